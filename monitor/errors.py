@@ -1,0 +1,64 @@
+"""Every exception of the project, arranged by who must act. Imports nothing and never formats for a terminal."""
+
+from __future__ import annotations
+
+
+class MonitorError(Exception):
+    """The root of all errors that phasewatch raises on purpose."""
+
+
+class ConfigError(MonitorError):
+    """The operator must change a setting, an argument or a file; the command exits with code 2."""
+
+
+class StoreError(MonitorError):
+    """The store cannot be opened or written; the operator must act, the profiles themselves are untouched."""
+
+
+class SourceUnavailable(MonitorError):
+    """A source cannot be read now; the next poll tries again."""
+
+
+class CorruptFile(MonitorError):
+    """One file or name cannot be used; it is counted and set aside, the others go on.
+
+    Args:
+        reason: what is wrong with it, in one sentence without the file's name.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class IncompleteFile(CorruptFile):
+    """A file that ends too early: the normal state of a file that is being written."""
+
+
+class LayoutError(CorruptFile):
+    """A name on disk that does not follow the layout; the reason says which part of which name."""
+
+
+class QueryError(MonitorError):
+    """A client asked for something that cannot be answered.
+
+    Args:
+        message: what is wrong and what is allowed.
+        parameter: the query parameter at fault, or None.
+        status: the HTTP status that carries the error.
+        code: a short stable word for programs.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        parameter: str | None = None,
+        status: int = 400,
+        code: str = "bad_parameter",
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.parameter = parameter
+        self.status = status
+        self.code = code
