@@ -1,0 +1,318 @@
+"""The in-memory index: every span, and running totals per training phase. Pure; changed by one task, read by all.
+
+Each batch is added once, in the order of span numbers, and nothing is ever recomputed. Sums are plain float64 added one
+after the other in that order, so replaying the same rows after a restart gives the same bits, which is what lets
+Prometheus counters continue without a reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+
+import numpy as np
+import numpy.typing as npt
+
+from monitor.catalog import Catalog, SeriesKey
+from monitor.counters import GroupKey, HistogramCounters, LabelCounters
+from monitor.profiles.columns import NO_CALLER, Floats, Ids
+from monitor.rows import Positions, ProfileRows, SpanRows, take_spans
+from monitor.selection import SpanColumns
+from monitor.spans import JOB_PHASES, StepPhase
+from monitor.tables import Measures
+
+class EntryTotals:
+    """Running sums by entry; only entries that occur take room, but for four bytes of look-up each."""
+
+    __slots__ = ("_calls", "_entry", "_length", "_primitive", "_self", "_slot", "_total")
+
+    def __init__(self) -> None:
+        self._slot = np.full(0, -1, dtype=np.int32)
+        self._entry = np.empty(0, dtype=np.int32)
+        self._calls = np.zeros(0, dtype=np.int64)
+        self._primitive = np.zeros(0, dtype=np.int64)
+        self._self = np.zeros(0)
+        self._total = np.zeros(0)
+        self._length = 0
+
+    def add(self, entry: Ids, measures: Measures) -> None:
+        """Add rows in the order given; entries may repeat."""
+        slots = self._slots(entry)
+        np.add.at(self._calls, slots, measures.calls)
+        np.add.at(self._primitive, slots, measures.primitive_calls)
+        np.add.at(self._self, slots, measures.self_seconds)
+        np.add.at(self._total, slots, measures.cumulative_seconds)
+
+    def sums(self) -> tuple[Ids, Measures]:
+        """Return the entries and their sums, as views."""
+        kept = slice(0, self._length)
+        measures = Measures(
+            calls=self._calls[kept],
+            primitive_calls=self._primitive[kept],
+            self_seconds=self._self[kept],
+            cumulative_seconds=self._total[kept],
+        )
+        return self._entry[kept], measures
+
+    def _slots(self, entry: Ids) -> Ids:
+        if not len(entry):
+            return entry
+        top = int(entry.max()) + 1
+        if top > len(self._slot):
+            self._slot = grown(self._slot, top, fill=-1)
+        slots: Ids = self._slot[entry]
+        unknown = slots < 0
+        if unknown.any():
+            new, first = np.unique(entry[unknown], return_index=True)
+            new = new[np.argsort(first)]
+            self._reserve(self._length + len(new))
+            self._entry[self._length : self._length + len(new)] = new
+            self._slot[new] = np.arange(self._length, self._length + len(new), dtype=np.int32)
+            self._length += len(new)
+            slots = self._slot[entry]
+        return slots
+
+    def _reserve(self, length: int) -> None:
+        self._entry = grown(self._entry, length)
+        self._calls = grown(self._calls, length)
+        self._primitive = grown(self._primitive, length)
+        self._self = grown(self._self, length)
+        self._total = grown(self._total, length)
+
+
+class Group:
+    """The running totals of one training phase (and job phase) of one series.
+
+    Attributes:
+        key: who and which phase. series: the series' number.
+        spans: how many; first_us, last_us: earliest start and latest end.
+        entries: sums by entry. labels: never decreasing sums by metric label.
+        path_seconds: sampled self seconds by path, shape (paths seen so far,).
+        negative: how many function values were below zero and so kept out of `labels`.
+    """
+
+    __slots__ = ("entries", "first_us", "key", "labels", "last_us", "negative", "path_seconds", "series", "spans")
+
+    def __init__(self, key: GroupKey, series: int) -> None:
+        self.key = key
+        self.series = series
+        self.spans = 0
+        self.first_us = float("inf")
+        self.last_us = float("-inf")
+        self.entries = EntryTotals()
+        self.labels = LabelCounters()
+        self.path_seconds = np.zeros(0)
+        self.negative = 0
+
+    def add_paths(self, path: Ids, seconds: Floats) -> None:
+        """Add sampled self seconds in the order given."""
+        if len(path):
+            self.path_seconds = grown(self.path_seconds, int(path.max()) + 1)
+            np.add.at(self.path_seconds, path, seconds)
+
+
+class SpanTable:
+    """All spans whose rows are stored, as growing columns in the order of their numbers."""
+
+    def __init__(self) -> None:
+        self.name: list[str] = []
+        self._columns: dict[str, npt.NDArray[np.generic]] = {
+            "number": np.empty(0, np.int32),
+            "series": np.empty(0, np.int32),
+            "folder": np.empty(0, np.int32),
+            "start_mode": np.empty(0, np.int8),
+            "end_mode": np.empty(0, np.int8),
+            "start_phase": np.empty(0, np.int8),
+            "end_phase": np.empty(0, np.int8),
+            "start_step": np.empty(0, np.int64),
+            "end_step": np.empty(0, np.int64),
+            "start_us": np.empty(0, np.float64),
+            "end_us": np.empty(0, np.float64),
+        }
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def column(self, name: str) -> npt.NDArray[np.generic]:
+        """Return one column, as a view."""
+        return self._columns[name][: len(self.name)]
+
+    def said(self) -> SpanColumns:
+        """Return what the names say, for selection."""
+        return SpanColumns(**{field.name: self.column(field.name) for field in fields(SpanColumns)})
+
+    def append(self, rows: SpanRows) -> None:
+        """Add spans at the end."""
+        before, after = len(self.name), len(self.name) + len(rows.name)
+        for name, column in self._columns.items():
+            source = rows if name in ("number", "series", "folder") else rows.columns
+            bigger = grown(column, after)
+            bigger[before:after] = getattr(source, name)
+            self._columns[name] = bigger
+        self.name.extend(rows.name)
+
+    def keep(self, kept: npt.NDArray[np.bool_]) -> None:
+        """Drop the rows that are not kept."""
+        length = len(self.name)
+        self._columns = {name: column[:length][kept] for name, column in self._columns.items()}
+        self.name = [self.name[row] for row in np.flatnonzero(kept).tolist()]
+
+
+class Index:
+    """Spans and totals. `generation` rises with every change, so that a reader can tell whether its copy is current."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.spans = SpanTable()
+        self.groups: list[Group] = []
+        self.generation = 0
+        self.next_number = 0
+        self.span_seconds: dict[tuple[int, int, int, int], HistogramCounters] = {}
+        self.last_step: dict[tuple[int, int], int] = {}
+        self.last_end_us: dict[int, float] = {}
+        self._names: dict[int, set[str]] = {}
+        self._group_numbers: dict[tuple[int, int, int, int], int] = {}
+
+    def knows(self, series: SeriesKey, name: str) -> bool:
+        """Tell whether a span has been added, even if retention has dropped its rows since."""
+        number = self.catalog.find_series(series)
+        return number is not None and name in self._names.get(number, ())
+
+    def add_spans(self, rows: SpanRows, kept: npt.NDArray[np.bool_] | None = None) -> Ids:
+        """Count spans into their groups.
+
+        Args:
+            kept: which of them still have their rows in the store; the others are counted but cannot be selected.
+
+        Returns:
+            The group of each span.
+        """
+        groups = self._group_of(rows)
+        said = rows.columns
+        self._count(rows, groups)
+        if kept is None:
+            self.spans.append(rows)
+        else:
+            self.spans.append(take_spans(rows, np.flatnonzero(kept)))
+        seconds = ((said.end_us - said.start_us) / 1e6).tolist()
+        keys = zip(
+            rows.series.tolist(), said.start_mode.tolist(), said.start_phase.tolist(), said.end_phase.tolist(), strict=True
+        )
+        for key, length in zip(keys, seconds, strict=True):
+            self.span_seconds.setdefault(key, HistogramCounters()).add(max(length, 0.0))
+        if len(rows.number):
+            self.next_number = max(self.next_number, int(rows.number[-1]) + 1)
+        self.generation += 1
+        return groups
+
+    def add_rows(self, spans: Ids, groups: Ids, profiles: ProfileRows) -> None:
+        """Add the rows of spans, given with their groups in rising order of number, to the totals."""
+        row_group = groups[np.searchsorted(spans, profiles.span)]
+        for number, picked in runs_of(row_group):
+            self._add_entries(self.groups[number], profiles.entry[picked], profiles.measures.take(picked))
+        sample_group = groups[np.searchsorted(spans, profiles.sample_span)]
+        for number, picked in runs_of(sample_group):
+            self.groups[number].add_paths(profiles.sample_path[picked], profiles.sample_self_seconds[picked])
+        self.generation += 1
+
+    def drop_spans(self, numbers: Ids) -> None:
+        """Forget spans whose rows retention has dropped; totals and names stay."""
+        self.spans.keep(~np.isin(self.spans.column("number"), numbers))
+        self.generation += 1
+
+    def _add_entries(self, group: Group, entry: Ids, measures: Measures) -> None:
+        group.entries.add(entry, measures)
+        own = np.flatnonzero(self.catalog.entry_caller[entry] == NO_CALLER)
+        values = measures.take(own)
+        labels = self.catalog.function_label[self.catalog.entry_function[entry[own]]]
+        group.negative += group.labels.add(
+            labels, values.calls, values.primitive_calls, values.self_seconds, values.cumulative_seconds
+        )
+
+    def _count(self, rows: SpanRows, groups: Ids) -> None:
+        said = rows.columns
+        columns = (groups, rows.series, said.start_mode, said.start_step, said.start_us, said.end_us)
+        walk = zip(rows.name, *(column.tolist() for column in columns), strict=True)
+        for name, group_number, series, mode, step, start_us, end_us in walk:
+            group = self.groups[group_number]
+            group.spans += 1
+            group.first_us = min(group.first_us, start_us)
+            group.last_us = max(group.last_us, end_us)
+            self._names.setdefault(series, set()).add(name)
+            self.last_end_us[series] = max(self.last_end_us.get(series, end_us), end_us)
+            if step >= 0:
+                self.last_step[series, mode] = max(self.last_step.get((series, mode), step), step)
+
+    def _group_of(self, rows: SpanRows) -> Ids:
+        said = rows.columns
+        phase = job_phase_numbers(said)
+        keys = zip(
+            rows.series.tolist(), said.start_mode.tolist(), said.end_mode.tolist(), phase.tolist(), strict=True
+        )
+        return np.fromiter((self._group_number(key) for key in keys), dtype=np.int32, count=len(phase))
+
+    def _group_number(self, key: tuple[int, int, int, int]) -> int:
+        number = self._group_numbers.get(key)
+        if number is None:
+            series_number, start_mode, end_mode, phase = key
+            series = self.catalog.series[series_number]
+            number = len(self.groups)
+            named = GroupKey(
+                job=series.job,
+                framework=series.framework,
+                profiler=series.profiler,
+                node=series.node,
+                start_mode=start_mode,
+                end_mode=end_mode,
+                job_phase=JOB_PHASES[phase],
+            )
+            self.groups.append(Group(named, series_number))
+            self._group_numbers[key] = number
+        return number
+
+
+def job_phase_numbers(said: SpanColumns) -> npt.NDArray[np.int8]:
+    """Number each span's job phase by its place in JOB_PHASES: starts in START, else ends in END, else the loop."""
+    initialization = said.start_phase == StepPhase.START.order
+    finalization = said.end_phase == StepPhase.END.order
+    loop = JOB_PHASES.index("training_loop")
+    numbers = np.where(finalization, JOB_PHASES.index("finalization"), loop)
+    return np.where(initialization, JOB_PHASES.index("initialization"), numbers).astype(np.int8)
+
+
+def runs_of(group: Ids) -> Iterator[tuple[int, Positions]]:
+    """Give each group number that occurs with the positions of its rows, in their order."""
+    if not len(group):
+        return
+    order = np.argsort(group, kind="stable")
+    bounds = np.flatnonzero(np.diff(group[order])) + 1
+    for picked in np.split(order, bounds):
+        yield int(group[picked[0]]), picked
+
+
+def merge_entries(parts: Sequence[tuple[Ids, Measures]]) -> tuple[Ids, Measures]:
+    """Add up sums by entry; within a part an entry occurs once."""
+    if len(parts) == 1:
+        return parts[0]
+    totals = EntryTotals()
+    for entry, measures in parts:
+        totals.add(entry, measures)
+    return totals.sums()
+
+
+def merge_paths(parts: Sequence[Floats]) -> tuple[Ids, Floats]:
+    """Add up sampled seconds by path."""
+    totals = np.zeros(max((len(part) for part in parts), default=0))
+    for part in parts:
+        totals[: len(part)] += part
+    path = np.flatnonzero(totals).astype(np.int32)
+    return path, totals[path]
+
+
+def grown(column: npt.NDArray[np.generic], length: int, *, fill: int = 0) -> npt.NDArray[np.generic]:
+    """Return the column with room for `length` values, twice as large as before where it must grow."""
+    if length <= len(column):
+        return column
+    bigger = np.full(max(length, 2 * len(column), 64), fill, dtype=column.dtype)
+    bigger[: len(column)] = column
+    return bigger

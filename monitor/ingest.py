@@ -1,0 +1,340 @@
+"""From references to durable, indexed profiles: read, decode, store, count; try again, set aside.
+
+Owns the order of things: a span is added to the index only after its transaction is durable, by one task, so every
+reader sees whole batches. It never blocks the event loop and never gives up on account of one file.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import anyio
+import numpy as np
+from anyio.abc import ObjectSendStream, TaskStatus
+
+from monitor.backlog import Backlog
+from monitor.catalog import CatalogMark, SeriesKey
+from monitor.decoding import DecodePool
+from monitor.errors import StoreError
+from monitor.index import Index
+from monitor.logs import log_once
+from monitor.profiles.columns import DecodedBatch
+from monitor.retry import RetryBook, Trouble, count_by_kind
+from monitor.rows import ProfileRows, SpanRows, columns_of, profile_rows
+from monitor.sources.base import FileData, FileRef, ReadFailure, Source
+from monitor.store import Store
+
+logger = logging.getLogger("phasewatch.ingest")
+
+MOST_WAITING = 20_000
+MOST_RETRIES_AT_ONCE = 500
+UPKEEP_SECONDS = 1.0
+LONGEST_STORE_PAUSE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Item:
+    """One file of one source on its way; equal when source and span are."""
+
+    source: int
+    ref: FileRef
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Item) and self.source == other.source and self.ref.key == other.ref.key
+
+    def __hash__(self) -> int:
+        return hash((self.source, self.ref.key))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """A batch between decoding and storing: `items[i]`, of `sizes[i]` bytes, is file i of `batch`."""
+
+    items: list[Item]
+    sizes: list[int]
+    versions: list[tuple[int, ...]]
+    batch: DecodedBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestStatistics:
+    """Counts since the start; times in seconds.
+
+    Attributes:
+        stored, empty: files stored; how many of them were known to hold nothing.
+        failures: attempts that failed, by kind; set_aside: files given up now, by kind.
+        waiting, retrying: files that wait for their first attempt, or for the next one.
+        lag_seconds: the age, at storing, of the last stored span, by the clock of its writer.
+        store_failures: transactions that failed and were tried again.
+    """
+
+    stored: int
+    empty: int
+    bytes: int
+    batches: int
+    failures: Mapping[str, int]
+    set_aside: Mapping[str, int]
+    waiting: int
+    retrying: int
+    lag_seconds: float
+    store_failures: int
+
+
+class Ingest:
+    """The way of files into store and index.
+
+    Args:
+        sources: where files come from; `Item.source` is a position in it.
+        stored_mark: how much of the index's catalogue the store has already.
+        on_stored: called on the loop after each batch with its spans.
+        upkeep: awaited by the storing task between batches and at least every second, so that all writing to the
+            store is one task's.
+        wall_clock: seconds since the epoch, for the lag.
+        linger_seconds: how long a trickle of files is collected before the next transaction.
+    """
+
+    def __init__(
+        self,
+        *,
+        sources: Sequence[Source],
+        pool: DecodePool,
+        store: Store,
+        index: Index,
+        stored_mark: CatalogMark,
+        on_stored: Callable[[SpanRows], None],
+        upkeep: Callable[[], Awaitable[None]],
+        wall_clock: Callable[[], float],
+        batch_files: int = 300,
+        linger_seconds: float = 0.05,
+        max_file_bytes: int = 64 * 2**20,
+        broken_after_seconds: float = 30.0,
+        recheck_seconds: float = 30.0,
+        workers: int = 2,
+    ) -> None:
+        self._sources = sources
+        self._pool = pool
+        self._store = store
+        self._index = index
+        self._mark = stored_mark
+        self._on_stored = on_stored
+        self._upkeep = upkeep
+        self._wall_clock = wall_clock
+        self._batch_files = batch_files
+        self._max_file_bytes = max_file_bytes
+        self._workers = workers
+        self._in_hand: set[Item] = set()
+        self._book: RetryBook[Item] = RetryBook(
+            broken_after_seconds=broken_after_seconds, recheck_seconds=recheck_seconds
+        )
+        self._retries_changed = anyio.Event()
+        self._backlog: Backlog[Item] = Backlog(most=MOST_WAITING, linger_seconds=linger_seconds)
+        self._failures: Counter[str] = Counter()
+        self._stored = self._empty = self._bytes = self._batches = self._store_failures = 0
+        self._lag_seconds = 0.0
+
+    # -- coming in -------------------------------------------------------------------------------------------------
+
+    async def accept(self, source: int, refs: Iterable[FileRef]) -> None:
+        """Take references from a source; waits while the backlog is full. Known spans are passed over."""
+        fresh = [item for item in (Item(source, ref) for ref in refs) if self._is_new(item)]
+        self._in_hand.update(fresh)
+        try:
+            await self._backlog.put(fresh)
+        except BaseException:
+            self._in_hand.difference_update(fresh)
+            raise
+
+    async def refresh(self) -> None:
+        """Poll all sources and wait until what they found is stored or known not to be ready."""
+        for source in self._sources:
+            await source.poll()
+        await self._look_again(self._book.waiting())
+        await self._backlog.drained()
+
+    def touched(self) -> None:
+        """Look at the waiting files now: something happened where they are."""
+        self._book.hurry(anyio.current_time())
+        self._retries_changed.set()
+
+    def troubles(self) -> tuple[list[Trouble[Item]], list[Trouble[Item]]]:
+        """Return the files that are tried again, and those that are set aside."""
+        return self._book.waiting(), self._book.set_aside()
+
+    def statistics(self) -> IngestStatistics:
+        """Say what happened since the start."""
+        return IngestStatistics(
+            stored=self._stored,
+            empty=self._empty,
+            bytes=self._bytes,
+            batches=self._batches,
+            failures=dict(self._failures),
+            set_aside=count_by_kind(self._book.set_aside()),
+            waiting=self._backlog.statistics().unfinished,
+            retrying=len(self._book.waiting()),
+            lag_seconds=self._lag_seconds,
+            store_failures=self._store_failures,
+        )
+
+    # -- the tasks -------------------------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Work until cancelled. A transaction under way is finished first."""
+        send, receive = anyio.create_memory_object_stream[Decoded](1)
+        async with send, receive, anyio.create_task_group() as group:
+            for _ in range(self._workers):
+                group.start_soon(self._decode_batches, send)
+            group.start_soon(self._retry_failed)
+            task_status.started()
+            while True:
+                decoded = None
+                with anyio.move_on_after(UPKEEP_SECONDS):
+                    decoded = await receive.receive()
+                if decoded is not None:
+                    await self._store_batch(decoded)
+                await self._upkeep()
+
+    async def _decode_batches(self, send: ObjectSendStream[Decoded]) -> None:
+        while True:
+            items = await self._backlog.take(self._batch_files, lambda item: item.source)
+            decoded = await self._read_and_decode(items)
+            self._backlog.finish(len(items) - len(decoded.items))
+            if decoded.items:
+                await send.send(decoded)
+
+    async def _read_and_decode(self, items: list[Item]) -> Decoded:
+        source = self._sources[items[0].source]
+        outcomes = await source.read([item.ref for item in items], max_bytes=self._max_file_bytes)
+        whole: list[tuple[Item, FileData]] = []
+        for item, outcome in zip(items, outcomes, strict=True):
+            if isinstance(outcome, ReadFailure):
+                final = outcome.kind in ("too_large", "refused")
+                self._note_failure(item, outcome.reason, outcome.kind, outcome.version, final=final)
+            else:
+                whole.append((item, outcome))
+        batch = await self._pool.decode([(item.ref.key.profiler, data.data) for item, data in whole])
+        return Decoded(
+            items=[item for item, _ in whole],
+            sizes=[len(data.data) for _, data in whole],
+            versions=[data.version for _, data in whole],
+            batch=batch,
+        )
+
+    async def _retry_failed(self) -> None:
+        while True:
+            due = self._book.next_due()
+            with anyio.CancelScope(deadline=float("inf") if due is None else due):
+                await self._retries_changed.wait()
+            self._retries_changed = anyio.Event()
+            await self._look_again(self._book.due(anyio.current_time(), MOST_RETRIES_AT_ONCE))
+
+    async def _look_again(self, troubles: Sequence[Trouble[Item]]) -> None:
+        for number, source in enumerate(self._sources):
+            mine = [trouble for trouble in troubles if trouble.ref.source == number]
+            if not mine:
+                continue
+            versions = await source.versions([trouble.ref.ref for trouble in mine])
+            now = anyio.current_time()
+            for trouble, version in zip(mine, versions, strict=True):
+                if trouble.ref in self._in_hand:
+                    continue
+                if version is None and trouble.aside:
+                    self._book.settled(trouble.ref)  # its folder is gone; the source names it again if it comes back
+                elif self._book.looked(trouble, version or (), now):
+                    self._in_hand.add(trouble.ref)
+                    self._backlog.put_nowait([trouble.ref])
+
+    # -- verdicts --------------------------------------------------------------------------------------------------
+
+    async def _store_batch(self, decoded: Decoded) -> None:
+        for place, failure in decoded.batch.failures.items():
+            kind = "incomplete" if failure.incomplete else "corrupt"
+            self._note_failure(decoded.items[place], failure.reason, kind, decoded.versions[place])
+        places = self._new_places(decoded)
+        if places:
+            spans = self._span_rows(decoded, places)
+            profiles = profile_rows(self._index.catalog, decoded.batch, places, spans.number)
+            await self._commit(spans, profiles)
+            groups = self._index.add_spans(spans)
+            self._index.add_rows(spans.number, groups, profiles)
+            self._note_stored(decoded, places, spans)
+        for item in decoded.items:
+            self._in_hand.discard(item)
+        self._backlog.finish(len(decoded.items))
+
+    async def _commit(self, spans: SpanRows, profiles: ProfileRows) -> None:
+        pause = 0.5
+        while True:
+            try:
+                with anyio.CancelScope(shield=True):  # a batch that is in hand at the stop is finished, once
+                    self._mark = await anyio.to_thread.run_sync(
+                        self._store.commit, spans, profiles, self._index.catalog, self._mark
+                    )
+                return
+            except StoreError as error:
+                self._store_failures += 1
+                log_once(logger, f"store:{error}", "%s; trying again", error, level=logging.ERROR)
+                await anyio.sleep(pause)
+                pause = min(pause * 2, LONGEST_STORE_PAUSE_SECONDS)
+
+    def _new_places(self, decoded: Decoded) -> list[int]:
+        """Return which files of a batch hold a span that is not stored yet, each span once."""
+        seen: set[tuple[SeriesKey, str]] = set()
+        places: list[int] = []
+        for place, item in enumerate(decoded.items):
+            if place in decoded.batch.failures:
+                continue
+            self._book.settled(item)
+            identity = (self._series(item), item.ref.key.span)
+            if identity not in seen and not self._index.knows(*identity):
+                seen.add(identity)
+                places.append(place)
+        return places
+
+    def _span_rows(self, decoded: Decoded, places: Sequence[int]) -> SpanRows:
+        catalog = self._index.catalog
+        items = [decoded.items[place] for place in places]
+        first = self._index.next_number
+        return SpanRows(
+            number=np.arange(first, first + len(items), dtype=np.int32),
+            series=np.asarray([catalog.series_number(self._series(item)) for item in items], dtype=np.int32),
+            folder=np.asarray(
+                [catalog.folder_number(str(PurePosixPath(item.ref.path).parents[1])) for item in items], dtype=np.int32
+            ),
+            name=[item.ref.key.span for item in items],
+            size_bytes=np.asarray([decoded.sizes[place] for place in places], dtype=np.int64),
+            columns=columns_of([item.ref.span for item in items]),
+        )
+
+    def _note_stored(self, decoded: Decoded, places: Sequence[int], spans: SpanRows) -> None:
+        self._stored += len(places)
+        self._empty += len(set(decoded.batch.empty).intersection(places))
+        self._bytes += sum(decoded.sizes[place] for place in places)
+        self._batches += 1
+        self._lag_seconds = max(0.0, self._wall_clock() - float(spans.columns.end_us[-1]) / 1e6)
+        self._on_stored(spans)
+
+    def _note_failure(
+        self, item: Item, reason: str, kind: str, version: tuple[int, ...], *, final: bool = False
+    ) -> None:
+        self._in_hand.discard(item)
+        self._failures[kind] += 1
+        now = anyio.current_time()
+        verdict = self._book.failed(item, reason=reason, kind=kind, version=version, now=now, final=final)
+        if verdict == "set_aside":
+            log_once(logger, f"aside:{item.ref.path}", "set aside %s: %s", item.ref.path, reason, level=logging.WARNING)
+        self._retries_changed.set()
+
+    def _is_new(self, item: Item) -> bool:
+        if item in self._in_hand or item in self._book:
+            return False
+        return not self._index.knows(self._series(item), item.ref.key.span)
+
+    def _series(self, item: Item) -> SeriesKey:
+        key = item.ref.key
+        return SeriesKey(
+            job=self._sources[item.source].job, framework=key.framework, profiler=key.profiler, node=key.node
+        )

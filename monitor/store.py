@@ -1,0 +1,386 @@
+"""The durable store: one DuckDB file, one writer. The only importer of duckdb; knows tables, not questions.
+
+Every method blocks: call it in a worker thread. One thread may write while others read; each reading call uses a cursor
+of its own and sees the last commit. Names are numbered by the catalogue, so rows here hold numbers only.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any, TypeAlias
+
+import duckdb
+import numpy as np
+
+from monitor.catalog import Catalog, CatalogMark, SeriesKey
+from monitor.errors import StoreError
+from monitor.profiles.columns import Floats, Ids
+from monitor.rows import ProfileRows, SpanRows
+from monitor.schema import MIGRATIONS, SCHEMA_VERSION, TABLES
+from monitor.selection import SpanColumns
+from monitor.tables import Measures
+
+Columns: TypeAlias = dict[str, Any]
+"""Column name -> numpy array: the form that duckdb reads without copying."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStatistics:
+    """What the store did since it was opened; times in seconds."""
+
+    commits: int
+    commit_seconds: float
+    size_bytes: int
+
+
+class Store:
+    """An open store. Made by `open_store`."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, path: Path | None) -> None:
+        self._connection = connection
+        self._path = path
+        self._reading = threading.local()
+        self._commits = 0
+        self._commit_seconds = 0.0
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def commit(self, spans: SpanRows, profiles: ProfileRows, catalog: Catalog, since: CatalogMark) -> CatalogMark:
+        """Make a batch durable, whole or not at all.
+
+        Args:
+            since: what of the catalogue is durable already; what came after it is written with the batch.
+
+        Returns:
+            The mark to pass next time.
+
+        Raises:
+            StoreError: nothing of the batch was written (disk full, file system gone); it may be tried again.
+        """
+        started = monotonic()
+        until = catalog.mark()
+        with self.transaction():
+            self._write_catalog(catalog, since, until)
+            self._insert("spans", span_columns(spans))
+            self._insert("rows", row_columns(profiles.span, profiles.entry, profiles.measures))
+            samples = {
+                "span": profiles.sample_span,
+                "path": profiles.sample_path,
+                "self_seconds": profiles.sample_self_seconds,
+            }
+            self._insert("samples", samples)
+        self._commits += 1
+        self._commit_seconds += monotonic() - started
+        return until
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Group writes; roll back and raise StoreError when one fails."""
+        with translated("write to"):
+            self._connection.begin()
+        try:
+            with translated("write to"):
+                yield
+                self._connection.commit()
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def replace_table(self, table: str, columns: Columns) -> None:
+        """Put these rows in the place of all that a table holds. Call it inside a transaction."""
+        self._connection.execute(f"DELETE FROM {table}")
+        self._insert(table, columns)
+
+    def drop_rows(self, spans: Ids) -> None:
+        """Forget the rows of spans, whose names stay known. Call it inside a transaction."""
+        numbers = {"span": spans}  # noqa: F841 - duckdb finds it by name
+        for table in ("rows", "samples"):
+            self._connection.execute(f"DELETE FROM {table} WHERE span IN (SELECT span FROM numbers)")
+        self._connection.execute("UPDATE spans SET dropped = true WHERE number IN (SELECT span FROM numbers)")
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def load_catalog(self) -> Catalog:
+        """Read the whole catalogue."""
+        catalog = Catalog()
+        functions = self.read_table("SELECT file, line, name, label FROM functions ORDER BY number")
+        series = self.read_table("SELECT job, framework, profiler, node FROM series ORDER BY number")
+        entries = self.read_table("SELECT function, caller FROM entries ORDER BY number")
+        paths = self.read_table("SELECT parent, function FROM paths ORDER BY number")
+        catalog.load(
+            series=[SeriesKey(**{word: str(value) for word, value in row.items()}) for row in rows_of(series)],
+            folders=self.read_table("SELECT path FROM folders ORDER BY number")["path"].tolist(),
+            labels=self.read_table("SELECT text FROM labels ORDER BY number")["text"].tolist(),
+            functions=list(
+                zip(functions["file"].tolist(), functions["line"].tolist(), functions["name"].tolist(), strict=True)
+            ),
+            function_label=functions["label"],
+            entries=(entries["function"], entries["caller"]),
+            paths=(paths["parent"], paths["function"]),
+        )
+        return catalog
+
+    def load_spans(self) -> tuple[SpanRows, np.ndarray[Any, np.dtype[np.bool_]]]:
+        """Read all spans in the order of their numbers, and which of them retention has emptied."""
+        table = self.read_table("SELECT * FROM spans ORDER BY number")
+        names = ("start_mode", "end_mode", "start_phase", "end_phase", "start_step", "end_step", "start_us", "end_us")
+        rows = SpanRows(
+            number=table["number"],
+            series=table["series"],
+            folder=table["folder"],
+            name=table["name"].tolist(),
+            size_bytes=table["size_bytes"],
+            columns=SpanColumns(**{name: table[name] for name in names}),
+        )
+        return rows, table["dropped"]
+
+    def read_rows(self, first: int, last: int) -> ProfileRows:
+        """Read the rows of spans with numbers in [first, last], in the order in which they were written."""
+        rows = self.read_table("SELECT * FROM rows WHERE span BETWEEN ? AND ?", [first, last])
+        samples = self.read_table("SELECT * FROM samples WHERE span BETWEEN ? AND ?", [first, last])
+        return ProfileRows(
+            span=rows["span"],
+            entry=rows["entry"],
+            measures=measures_of(rows),
+            sample_span=samples["span"],
+            sample_path=samples["path"],
+            sample_self_seconds=samples["self_seconds"],
+        )
+
+    def sum_entries(self, spans: Ids) -> tuple[Ids, Measures]:
+        """Add up the entry rows of some spans, given by their numbers."""
+        if not len(spans):
+            return np.empty(0, dtype=np.int32), measures_of(dict.fromkeys(MEASURES, np.empty(0)))
+        sums = ", ".join(f"sum({name})::{kind} AS {name}" for name, kind in MEASURES.items())
+        table = self._sum("rows", f"entry, {sums}", "entry", spans)
+        return table["entry"], measures_of(table)
+
+    def sum_paths(self, spans: Ids) -> tuple[Ids, Floats]:
+        """Add up the sampled seconds of some spans by path."""
+        if not len(spans):
+            return np.empty(0, dtype=np.int32), np.empty(0)
+        table = self._sum("samples", "path, sum(self_seconds) AS self_seconds", "path", spans)
+        return table["path"], table["self_seconds"]
+
+    def read_table(self, sql: str, parameters: Sequence[object] = ()) -> Columns:
+        """Run one reading statement and return its columns."""
+        with translated("read"):
+            return plain(self._cursor().execute(sql, list(parameters)).fetchnumpy())
+
+    def statistics(self) -> StoreStatistics:
+        """Say what the store did; looks at the file's size."""
+        size = 0
+        if self._path is not None:
+            for file in (self._path, self._path.with_name(self._path.name + ".wal")):
+                if file.exists():
+                    size += file.stat().st_size
+        return StoreStatistics(commits=self._commits, commit_seconds=self._commit_seconds, size_bytes=size)
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
+        cursor: duckdb.DuckDBPyConnection | None = getattr(self._reading, "cursor", None)
+        if cursor is None:
+            cursor = self._reading.cursor = self._connection.cursor()
+        return cursor
+
+    def _sum(self, table: str, columns: str, key: str, spans: Ids) -> Columns:
+        chosen = {"span": spans}  # noqa: F841 - duckdb finds it by name
+        bounds = [int(spans.min()), int(spans.max())]
+        dense = bounds[1] - bounds[0] + 1 == len(spans)
+        inside = "" if dense else "AND span IN (SELECT span FROM chosen)"
+        sql = f"SELECT {columns} FROM {table} WHERE span BETWEEN ? AND ? {inside} GROUP BY {key}"
+        with translated("read"):
+            return plain(self._cursor().execute(sql, bounds).fetchnumpy())
+
+    def _insert(self, table: str, columns: Columns) -> None:
+        if len(next(iter(columns.values()))):
+            batch = columns  # noqa: F841 - duckdb finds it by name
+            self._connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM batch")
+
+    def _write_catalog(self, catalog: Catalog, since: CatalogMark, until: CatalogMark) -> None:
+        for table, columns in catalog_columns(catalog, since, until).items():
+            self._insert(table, columns)
+
+    def _roll_back(self) -> None:
+        try:
+            self._connection.rollback()
+        except duckdb.Error:
+            return  # a failed commit has ended the transaction already
+
+
+@contextmanager
+def open_store(path: Path | None, *, memory_bytes: int = 96 * 2**20, threads: int = 2) -> Iterator[Store]:
+    """Open the store, making or migrating it where needed.
+
+    Args:
+        path: the file; None keeps everything in memory.
+        memory_bytes: how much duckdb may use for its buffers.
+
+    Raises:
+        StoreError: another process has it open, it is damaged, or a newer version wrote it.
+    """
+    limits: dict[str, Any] = {"memory_limit": f"{memory_bytes}B", "threads": threads}
+    try:
+        connection = duckdb.connect(":memory:" if path is None else str(path), config=limits)
+    except duckdb.Error as error:
+        raise StoreError(f"cannot open the store {path}: {opening_advice(str(error))}") from error
+    try:
+        connection.execute("SET preserve_insertion_order = true")
+        with translated("prepare"):
+            prepare_schema(connection, where=str(path or "memory"))
+        yield Store(connection, path)
+    finally:
+        connection.close()
+
+
+def prepare_schema(
+    connection: duckdb.DuckDBPyConnection,
+    *,
+    where: str,
+    version: int = SCHEMA_VERSION,
+    migrations: Mapping[int, Sequence[str]] = MIGRATIONS,
+) -> None:
+    """Create the tables in an empty store, or bring an older one up to `version`, in one transaction."""
+    connection.execute("CREATE TABLE IF NOT EXISTS meta (key VARCHAR PRIMARY KEY, value VARCHAR)")
+    found = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+    current = None if found is None else int(found[0])
+    if current == version:
+        return
+    if current is not None and current > version:
+        raise StoreError(
+            f"the store {where} has schema version {current}, this phasewatch knows up to {version}: "
+            "install the newer phasewatch again, or choose another --state-dir"
+        )
+    connection.begin()
+    try:
+        statements = TABLES if current is None else [s for v in range(current, version) for s in migrations[v]]
+        for statement in statements:
+            connection.execute(statement)
+        connection.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", [str(version)])
+        connection.commit()
+    except BaseException:
+        connection.rollback()
+        raise
+
+
+MEASURES = {"calls": "BIGINT", "primitive_calls": "BIGINT", "self_seconds": "DOUBLE", "cumulative_seconds": "DOUBLE"}
+
+
+def span_columns(spans: SpanRows) -> Columns:
+    """Lay spans out as the table has them."""
+    said = spans.columns
+    return {
+        "number": spans.number,
+        "series": spans.series,
+        "folder": spans.folder,
+        "name": np.asarray(spans.name, dtype=object),
+        "size_bytes": spans.size_bytes,
+        "start_mode": said.start_mode,
+        "end_mode": said.end_mode,
+        "start_phase": said.start_phase,
+        "end_phase": said.end_phase,
+        "start_step": said.start_step,
+        "end_step": said.end_step,
+        "start_us": said.start_us,
+        "end_us": said.end_us,
+        "dropped": np.zeros(len(spans.name), dtype=np.bool_),
+    }
+
+
+def row_columns(span: Ids, entry: Ids, measures: Measures) -> Columns:
+    """Lay entry rows out as the table has them."""
+    return {"span": span, "entry": entry} | {name: getattr(measures, name) for name in MEASURES}
+
+
+def measures_of(table: Columns) -> Measures:
+    """Take the four measure columns out of a table."""
+    return Measures(
+        calls=table["calls"].astype(np.int64, copy=False),
+        primitive_calls=table["primitive_calls"].astype(np.int64, copy=False),
+        self_seconds=table["self_seconds"],
+        cumulative_seconds=table["cumulative_seconds"],
+    )
+
+
+def catalog_columns(catalog: Catalog, since: CatalogMark, until: CatalogMark) -> dict[str, Columns]:
+    """Lay out what the catalogue gained between two marks, by table."""
+
+    def numbers(first: int, last: int) -> Ids:
+        return np.arange(first, last, dtype=np.int32)
+
+    functions = slice(since.functions, until.functions)
+    entries, paths = slice(since.entries, until.entries), slice(since.paths, until.paths)
+    series = catalog.series[since.series : until.series]
+    names = catalog.functions[functions]
+    return {
+        "labels": {
+            "number": numbers(since.labels, until.labels),
+            "text": text(catalog.labels[since.labels : until.labels]),
+        },
+        "functions": {
+            "number": numbers(since.functions, until.functions),
+            "file": text([name[0] for name in names]),
+            "line": np.asarray([name[1] for name in names], dtype=np.int64),
+            "name": text([name[2] for name in names]),
+            "label": catalog.function_label[functions],
+        },
+        "entries": {
+            "number": numbers(since.entries, until.entries),
+            "function": catalog.entry_function[entries],
+            "caller": catalog.entry_caller[entries],
+        },
+        "paths": {
+            "number": numbers(since.paths, until.paths),
+            "parent": catalog.path_parent[paths],
+            "function": catalog.path_function[paths],
+        },
+        "series": {"number": numbers(since.series, until.series)}
+        | {word: text([getattr(key, word) for key in series]) for word in ("job", "framework", "profiler", "node")},
+        "folders": {
+            "number": numbers(since.folders, until.folders),
+            "path": text(catalog.folders[since.folders : until.folders]),
+        },
+    }
+
+
+def text(values: Sequence[str]) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """Make a column of strings."""
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+def plain(table: Mapping[str, Any]) -> Columns:
+    """Turn masked columns, which duckdb gives where a null would fit, into plain ones."""
+    return {name: np.ma.getdata(column) for name, column in table.items()}
+
+
+def rows_of(columns: Columns) -> Iterator[dict[str, Any]]:
+    """Walk a table row by row."""
+    lists = {name: column.tolist() for name, column in columns.items()}
+    for values in zip(*lists.values(), strict=True):
+        yield dict(zip(lists, values, strict=True))
+
+
+@contextmanager
+def translated(verb: str) -> Iterator[None]:
+    """Turn duckdb's errors into StoreError."""
+    try:
+        yield
+    except duckdb.Error as error:
+        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise StoreError(f"cannot {verb} the store: {first_line}") from error
+
+
+def opening_advice(message: str) -> str:
+    """Say what to do about a store that does not open."""
+    first_line = message.splitlines()[0]
+    if "lock" in message.lower():
+        return f"another process uses it ({first_line}); stop that one or choose another --state-dir"
+    return f"{first_line}; move the file aside to start anew from the profiles that still exist"
