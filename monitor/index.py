@@ -17,8 +17,8 @@ from monitor.catalog import Catalog, SeriesKey
 from monitor.counters import GroupKey, HistogramCounters, LabelCounters
 from monitor.profiles.columns import NO_CALLER, Floats, Ids
 from monitor.rows import Positions, ProfileRows, SpanRows, take_spans
-from monitor.selection import SpanColumns
-from monitor.spans import JOB_PHASES, StepPhase
+from monitor.selection import SpanColumns, job_phase_numbers
+from monitor.spans import JOB_PHASES
 from monitor.tables import Measures
 
 class EntryTotals:
@@ -269,15 +269,6 @@ class Index:
             self.groups.append(Group(named, series_number))
             self._group_numbers[key] = number
         return number
-
-
-def job_phase_numbers(said: SpanColumns) -> npt.NDArray[np.int8]:
-    """Number each span's job phase by its place in JOB_PHASES: starts in START, else ends in END, else the loop."""
-    initialization = said.start_phase == StepPhase.START.order
-    finalization = said.end_phase == StepPhase.END.order
-    loop = JOB_PHASES.index("training_loop")
-    numbers = np.where(finalization, JOB_PHASES.index("finalization"), loop)
-    return np.where(initialization, JOB_PHASES.index("initialization"), numbers).astype(np.int8)
 
 
 def runs_of(group: Ids) -> Iterator[tuple[int, Positions]]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from monitor.catalog import Catalog
 from monitor.profiles.columns import DecodedBatch, Floats, Ids, Ints
-from monitor.selection import SpanColumns
+from monitor.selection import NO_END_STEP, SpanColumns
 from monitor.spans import Span
 from monitor.tables import Measures
 
@@ -48,10 +48,6 @@ class ProfileRows:
     sample_span: Ids
     sample_path: Ids
     sample_self_seconds: Floats
-
-
-NO_END_STEP = int(np.iinfo(np.int64).max)
-"""In `end_step`: the name has `*` there."""
 
 
 def columns_of(spans: Sequence[Span]) -> SpanColumns:

@@ -103,7 +103,16 @@ class Store:
             self._connection.execute(f"DELETE FROM {table} WHERE span IN (SELECT span FROM numbers)")
         self._connection.execute("UPDATE spans SET dropped = true WHERE number IN (SELECT span FROM numbers)")
 
+    def set_meta(self, key: str, value: str) -> None:
+        """Keep one fact. Call it inside a transaction."""
+        self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [key, value])
+
     # -- reading ---------------------------------------------------------------------------------------------------
+
+    def get_meta(self, key: str) -> str | None:
+        """Return one fact, or None where it was never kept."""
+        found = self.read_table("SELECT value FROM meta WHERE key = ?", [key])["value"].tolist()
+        return found[0] if found else None
 
     def load_catalog(self) -> Catalog:
         """Read the whole catalogue."""
