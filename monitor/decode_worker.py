@@ -1,0 +1,82 @@
+"""The decoder process: reads batches of files from its standard input and answers with columns, until the input ends.
+
+It parses bytes that others wrote, so it holds no secrets, may use little, and what it says is checked by its parent. It
+never opens a file, a socket or another process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import resource
+import signal
+import struct
+import sys
+from typing import BinaryIO
+
+import msgspec
+
+from monitor.profiles.batch import decode_batch, encode_batch
+
+LENGTH = struct.Struct("<Q")
+PLACE = struct.Struct("<q")
+PR_SET_PDEATHSIG = 1
+PR_SET_NO_NEW_PRIVS = 38
+NICER = 5
+
+
+class Request(msgspec.Struct, frozen=True, array_like=True):
+    """Files to decode, as (profiler, bytes)."""
+
+    files: list[tuple[str, bytes]]
+
+
+def limit_self(memory_bytes: int) -> None:
+    """Bound what this process may use, and end it with its parent."""
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+    os.nice(NICER)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def read_frame(stream: BinaryIO) -> bytes | None:
+    """Read one length-prefixed frame, or None at the end of the input."""
+    head = stream.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    (length,) = LENGTH.unpack(head)
+    body = stream.read(length)
+    return body if len(body) == length else None
+
+
+def serve(requests: BinaryIO, answers: BinaryIO, place_file: int) -> None:
+    """Answer requests one after the other."""
+
+    def begin(place: int) -> None:
+        os.pwrite(place_file, PLACE.pack(place), 0)
+
+    gc.disable()  # a batch makes many tuples and no cycles; collecting between batches is enough
+    while (frame := read_frame(requests)) is not None:
+        request = msgspec.msgpack.decode(frame, type=Request)
+        answer = encode_batch(decode_batch(request.files, begin))
+        del frame, request
+        answers.write(LENGTH.pack(len(answer)))
+        answers.write(answer)
+        answers.flush()
+        gc.collect()
+
+
+def main(arguments: list[str]) -> None:
+    """Run with MEMORY_BYTES and the number of the descriptor that tells the place."""
+    memory_bytes, place_file = (int(argument) for argument in arguments)
+    limit_self(memory_bytes)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the whole group; the parent decides
+    serve(sys.stdin.buffer, sys.stdout.buffer, place_file)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

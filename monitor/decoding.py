@@ -1,0 +1,310 @@
+"""Decoding in processes of their own: a crash, a hang or hunger for memory costs one file, not the daemon.
+
+Each child publishes the place of the file it is at, so that when it dies or takes too long the file to blame is known;
+the others of its batch are decoded again by its successor.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+import anyio
+import msgspec
+import numpy as np
+from anyio.abc import ByteReceiveStream, Process
+
+from monitor.profiles.batch import COLUMN_TYPES, read_batch
+from monitor.profiles.columns import DecodedBatch, Failure
+
+logger = logging.getLogger("phasewatch.decoding")
+
+LENGTH = struct.Struct("<Q")
+PLACE = struct.Struct("<q")
+STOP_SECONDS = 1.0
+LARGEST_ANSWER_BYTES = 2**31
+
+
+class WorkerFailed(Exception):
+    """A child died, was too slow or talked nonsense; the message says so, for the file it was at.
+
+    Args:
+        certain: that file is to blame without doubt.
+    """
+
+    def __init__(self, message: str, *, certain: bool = False) -> None:
+        super().__init__(message)
+        self.certain = certain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeStatistics:
+    """Counts since the start; `busy_seconds` is summed over children."""
+
+    files: int
+    failures: int
+    crashes: int
+    timeouts: int
+    restarts: int
+    busy_seconds: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """What `DecodeStatistics` reports, while it changes."""
+
+    files: int = 0
+    failures: int = 0
+    crashes: int = 0
+    timeouts: int = 0
+    restarts: int = 0
+    busy_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Worker:
+    """One child and what is needed to talk to it."""
+
+    process: Process
+    place_file: int
+
+    def place(self) -> int:
+        """Return the place of the file that the child is at, or was at when it died."""
+        data = os.pread(self.place_file, PLACE.size, 0)
+        return PLACE.unpack(data)[0] if len(data) == PLACE.size else 0
+
+    def forget_place(self) -> None:
+        """Say that the child has not begun."""
+        os.pwrite(self.place_file, PLACE.pack(0), 0)
+
+    async def end(self) -> None:
+        """Kill the child and wait for it; never waits long, even when cancelled."""
+        with anyio.move_on_after(STOP_SECONDS, shield=True):
+            if self.process.returncode is None:
+                self.process.kill()
+            await self.process.wait()
+            await self.process.aclose()
+        os.close(self.place_file)
+
+
+@dataclass(slots=True, kw_only=True)
+class DecodePool:
+    """A fixed number of decoder processes, started when first needed. Made by `open_decode_pool`.
+
+    Attributes:
+        workers: how many. memory_bytes: address space of each.
+        deadline_seconds: for one file. max_file_bytes: larger files are refused unread.
+    """
+
+    workers: int = 2
+    memory_bytes: int = 2**30
+    deadline_seconds: float = 10.0
+    max_file_bytes: int = 64 * 2**20
+    _idle: list[Worker] = field(default_factory=list)
+    _limiter: anyio.CapacityLimiter = field(init=False)
+    _counters: Counters = field(default_factory=Counters)
+
+    def __post_init__(self) -> None:
+        self._limiter = anyio.CapacityLimiter(self.workers)
+
+    async def decode(self, files: Sequence[tuple[str, bytes]]) -> DecodedBatch:
+        """Decode files, given as (profiler, bytes), in one child; waits until one is free.
+
+        A cancel leaves no child behind with half an answer.
+        """
+        blamed = {
+            place: Failure(reason=f"has {len(data)} bytes, more than the {self.max_file_bytes} allowed", incomplete=False)
+            for place, (_, data) in enumerate(files)
+            if len(data) > self.max_file_bytes
+        }
+        async with self._limiter:
+            started = monotonic()
+            batch = await self._decode_all(files, blamed)
+            self._counters.busy_seconds += monotonic() - started
+        self._counters.files += len(files)
+        self._counters.failures += len(batch.failures)
+        return batch
+
+    def statistics(self) -> DecodeStatistics:
+        """Say what happened since the start."""
+        counters = self._counters
+        return DecodeStatistics(
+            files=counters.files,
+            failures=counters.failures,
+            crashes=counters.crashes,
+            timeouts=counters.timeouts,
+            restarts=counters.restarts,
+            busy_seconds=counters.busy_seconds,
+        )
+
+    async def aclose(self) -> None:
+        """End all children."""
+        while self._idle:
+            await self._idle.pop().end()
+
+    async def _decode_all(self, files: Sequence[tuple[str, bytes]], blamed: dict[int, Failure]) -> DecodedBatch:
+        """Decode again without the file to blame until a child gets through.
+
+        A child may also die of something else, so a file is blamed for a crash only when it happens twice.
+        """
+        suspected: set[int] = set()
+        while True:
+            places = [place for place in range(len(files)) if place not in blamed]
+            if not places:
+                return place_back(empty_batch(), places, len(files), blamed)
+            worker = await self._take()
+            try:
+                batch = await self._ask(worker, [files[place] for place in places])
+            except WorkerFailed as failure:
+                suspect = places[min(max(worker.place(), 0), len(places) - 1)]
+                if suspect in suspected or failure.certain:
+                    blamed[suspect] = Failure(reason=str(failure), incomplete=False)
+                suspected.add(suspect)
+                self._counters.restarts += 1
+                await worker.end()
+            except BaseException:
+                await worker.end()
+                raise
+            else:
+                self._idle.append(worker)
+                return place_back(batch, places, len(files), blamed)
+
+    async def _take(self) -> Worker:
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.process.returncode is None:
+                return worker
+            await worker.end()
+        return await start_worker(self.memory_bytes)
+
+    async def _ask(self, worker: Worker, files: list[tuple[str, bytes]]) -> DecodedBatch:
+        worker.forget_place()
+        answer: list[bytes | bytearray] = []
+        late = False
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._exchange, worker, files, answer, group.cancel_scope)
+            late = await self._watch(worker)
+        if late:
+            raise WorkerFailed(f"took longer than {self.deadline_seconds:g} s to decode", certain=True)
+        if not answer:
+            await self._explain_end(worker)
+        try:
+            return read_batch(answer[0], len(files))
+        except ValueError as error:
+            self._counters.crashes += 1
+            raise WorkerFailed(f"the decoder gave a damaged answer on it ({error})") from error
+
+    async def _exchange(
+        self, worker: Worker, files: list[tuple[str, bytes]], answer: list[bytes | bytearray], done: anyio.CancelScope
+    ) -> None:
+        """Send the files and receive the answer, or nothing where the child died; then end the watch."""
+        request = msgspec.msgpack.encode([files])
+        stdin, stdout = worker.process.stdin, worker.process.stdout
+        if stdin is None or stdout is None:
+            raise RuntimeError("a decoder without pipes")
+        try:
+            await stdin.send(LENGTH.pack(len(request)))
+            await stdin.send(request)
+            (length,) = LENGTH.unpack(bytes(await receive_exactly(stdout, LENGTH.size)))
+            if length <= LARGEST_ANSWER_BYTES:
+                answer.append(await receive_exactly(stdout, length))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, ConnectionError):
+            pass  # the child is gone; why is asked after the watch has ended
+        done.cancel()
+
+    async def _watch(self, worker: Worker) -> bool:
+        """Kill the child when one file takes longer than its deadline; returns True then. Ends by cancellation else."""
+        place, since = worker.place(), monotonic()
+        while True:
+            await anyio.sleep(self.deadline_seconds / 4)
+            now_at = worker.place()
+            if now_at != place:
+                place, since = now_at, monotonic()
+            elif monotonic() - since >= self.deadline_seconds:
+                self._counters.timeouts += 1
+                worker.process.kill()
+                return True
+
+    async def _explain_end(self, worker: Worker) -> None:
+        with anyio.move_on_after(STOP_SECONDS):
+            await worker.process.wait()
+        self._counters.crashes += 1
+        code = worker.process.returncode
+        if code is not None and code < 0:
+            raise WorkerFailed(f"the decoder crashed on it ({signal.Signals(-code).name})")
+        raise WorkerFailed(f"the decoder ended on it with exit code {code}")
+
+
+@asynccontextmanager
+async def open_decode_pool(
+    *, workers: int, memory_bytes: int, deadline_seconds: float, max_file_bytes: int
+) -> AsyncIterator[DecodePool]:
+    """Open a pool; its children end with the block."""
+    pool = DecodePool(
+        workers=workers, memory_bytes=memory_bytes, deadline_seconds=deadline_seconds, max_file_bytes=max_file_bytes
+    )
+    try:
+        yield pool
+    finally:
+        await pool.aclose()
+
+
+async def start_worker(memory_bytes: int) -> Worker:
+    """Start a child with an environment that holds nothing of ours."""
+    place_file = os.memfd_create("phasewatch-place")
+    os.pwrite(place_file, PLACE.pack(0), 0)
+    package_home = str(Path(__file__).parent.parent)
+    code = f"import sys; sys.path.append({package_home!r}); from monitor.decode_worker import main; main(sys.argv[1:])"
+    try:
+        process = await anyio.open_process(
+            [sys.executable, "-I", "-c", code, str(memory_bytes), str(place_file)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={"PATH": os.defpath, "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            pass_fds=[place_file],
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(place_file)
+        raise
+    return Worker(process=process, place_file=place_file)
+
+
+async def receive_exactly(stream: ByteReceiveStream, length: int) -> bytearray:
+    """Receive so many bytes; raises EndOfStream where there are fewer."""
+    data = bytearray()
+    while len(data) < length:
+        data += await stream.receive(min(length - len(data), 2**20))
+    return data
+
+
+def empty_batch() -> DecodedBatch:
+    """Return a batch of no files."""
+    columns = {name: np.empty(0, dtype=kind) for name, kind in COLUMN_TYPES.items()}
+    return DecodedBatch(files=0, functions=[], **columns)  # type: ignore[arg-type]
+
+
+def place_back(batch: DecodedBatch, places: list[int], files: int, blamed: dict[int, Failure]) -> DecodedBatch:
+    """Turn the places of a batch of some files into those of all files."""
+    if len(places) == files:
+        return batch
+    where = np.asarray(places, dtype=np.int32)
+    return DecodedBatch(
+        **{name: getattr(batch, name) for name in COLUMN_TYPES if name not in ("row_file", "sample_file")},
+        files=files,
+        functions=batch.functions,
+        row_file=where[batch.row_file] if len(places) else batch.row_file,
+        sample_file=where[batch.sample_file] if len(places) else batch.sample_file,
+        failures={**{places[place]: failure for place, failure in batch.failures.items()}, **blamed},
+        empty=[places[place] for place in batch.empty],
+    )
