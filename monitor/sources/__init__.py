@@ -1,0 +1,1 @@
+"""Where profiles come from: each source finds span folders and reads their data files."""

@@ -1,0 +1,105 @@
+"""What a source of profiles is: the records it gives and the protocol that ingest leans on. No I/O of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from anyio.abc import TaskStatus
+
+from monitor.layout import SpanKey
+from monitor.spans import Span
+
+Version: TypeAlias = tuple[int, ...]
+"""Changes when a file changes: (modification time in ns, size in bytes, inode). Empty for a file that is not there yet
+though its folder is."""
+
+FailureKind: TypeAlias = Literal["missing", "unreadable", "too_large", "refused"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRef:
+    """A data file that is there or will be: its span folder has been seen.
+
+    Attributes:
+        path: of the data file, as the source names it.
+    """
+
+    key: SpanKey
+    span: Span
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileData:
+    """What was read from one file."""
+
+    data: bytes
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadFailure:
+    """Why one file was not read."""
+
+    reason: str
+    kind: FailureKind
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceStatistics:
+    """Counts since the start; times in seconds.
+
+    Attributes:
+        available: the source could be read at the last poll.
+        spans_seen: span folders named so far, the known ones included.
+        ignored_names: entries that are no part of the layout; refused_links: links that lead outside.
+        events_active: file-system events come in besides polling.
+        listings, listing_seconds: folders listed, and the time that took.
+    """
+
+    polls: int
+    last_poll_seconds: float
+    available: bool
+    folders: int
+    spans_seen: int
+    ignored_names: int
+    refused_links: int
+    unreadable_folders: int
+    events: int
+    events_active: bool
+    listings: int
+    listing_seconds: float
+
+
+Accept: TypeAlias = Callable[[Sequence[FileRef]], Awaitable[None]]
+"""Takes references; waits while the one behind it has enough to do."""
+
+
+class Source(Protocol):
+    """A place where profiles appear."""
+
+    @property
+    def job(self) -> str:
+        """The job whose profiles these are."""
+
+    @property
+    def name(self) -> str:
+        """The place, for people and labels."""
+
+    async def run(self, accept: Accept, *, task_status: TaskStatus[None]) -> None:
+        """Find spans until cancelled; `started()` once the first complete poll is handed over."""
+
+    async def poll(self) -> None:
+        """Look at everything that changed, now; returns when all that was found is handed over."""
+
+    async def read(self, refs: Sequence[FileRef], *, max_bytes: int) -> list[FileData | ReadFailure]:
+        """Read data files, in the order given."""
+
+    async def versions(self, refs: Sequence[FileRef]) -> list[Version | None]:
+        """Look at data files without reading them; None where the span's folder is gone."""
+
+    def statistics(self) -> SourceStatistics:
+        """Say what happened since the start."""

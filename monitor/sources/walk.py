@@ -1,0 +1,259 @@
+"""Finding new span folders below a root, by folder gates. Synchronous and single-threaded; the time is passed in.
+
+Each folder above the spans has a gate: it is listed again only when its modification time has changed. Files made in
+the same tick as a listing leave that time as it was, and network file systems keep time in whole seconds by a clock of
+their own; so a gate is trusted only when a listing began at least `TRUST_SECONDS` after its time was first seen.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+from monitor.errors import LayoutError
+from monitor.layout import DATA_FILES, PROFILER_FOLDERS, SpanKey, data_file
+from monitor.logs import log_once
+from monitor.sources.base import FileRef
+from monitor.spans import parse_legacy_name, parse_span_name
+
+logger = logging.getLogger("phasewatch.source")
+
+TRUST_SECONDS = 2.0
+DEEPEST = 8
+LISTING_SHARE = 0.2
+"""A folder that changes all the time is listed again only when its last listing was at most this share of the time."""
+WATCHED_LISTING_SHARE = 0.01
+"""The same where file-system events name new entries anyway."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Folder:
+    """One folder above the spans, and its gate.
+
+    Attributes:
+        path: where it is; parts: its last components, by which the layout is told; depth: below the root.
+        seen: names of span folders handed over. folders: folders below it that are walked.
+        modified_ns, first_seen: the modification time at the last look, and when it was first seen.
+        settled: the last listing began so long after `first_seen` that the gate may be trusted.
+        listed: when it was last listed, and how long that took.
+    """
+
+    path: str
+    depth: int
+    seen: set[str] = field(default_factory=set)
+    folders: dict[str, Folder] = field(default_factory=dict)
+    modified_ns: int = -1
+    first_seen: float = float("-inf")
+    settled: bool = False
+    listed: float = float("-inf")
+    listing_seconds: float = 0.0
+
+
+class Walker:
+    """Walks one root. Not for two threads at a time.
+
+    Args:
+        root: a base folder of the layout, or a folder above or below one; it may not exist yet.
+        known: tells whether a span is stored already; asked once for each folder that is first seen.
+    """
+
+    def __init__(self, root: Path, known: Callable[[SpanKey], bool]) -> None:
+        self._given = root
+        self._known = known
+        self._root: Folder | None = None
+        self._by_path: dict[str, Folder] = {}
+        self.available = False
+        self.spans_seen = self.ignored_names = self.refused_links = self.unreadable_folders = 0
+        self.listings = 0
+        self.listing_seconds = 0.0
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    def scan(self, now: float, *, watched: bool = False, everything: bool = False) -> Iterator[list[FileRef]]:
+        """Give the new spans of each folder that has changed.
+
+        Args:
+            now: monotonic seconds.
+            watched: events name new entries, so that busy folders may be listed rarely.
+            everything: list each folder whose gate does not hold, however recently it was listed.
+        """
+        root = self._current_root()
+        if root is None:
+            return
+        waiting = [root]
+        while waiting:
+            folder = waiting.pop()
+            found = self._look(folder, now, watched=watched, everything=everything)
+            if found:
+                yield found
+            waiting.extend(folder.folders.values())
+
+    def distrust(self) -> None:
+        """Let the next scan list every folder: a full scan catches what gates may have missed."""
+        for folder in self.folders():
+            folder.settled = False
+            folder.modified_ns = -1
+
+    def take_event(self, path: str) -> list[FileRef]:
+        """Take a path that an event named: give its span if it is a new one, else open the gate of its folder."""
+        parent, _, name = path.rpartition("/")
+        folder = self._by_path.get(parent)
+        if folder is None or name in folder.seen or not name.isprintable():
+            return []
+        if not Path(path).is_dir() or Path(path).is_symlink():
+            return []  # a link is judged when its folder is listed
+        ref = self._span_ref(folder, name)
+        if ref is None:
+            folder.listed = float("-inf")
+            folder.settled = False
+            return []
+        return self._hand_over(folder, [ref])
+
+    def folders(self) -> list[Folder]:
+        """Return all folders above the spans that are known now; events are matched with them until the next call."""
+        found = [] if self._root is None else [self._root]
+        for folder in found:
+            found.extend(folder.folders.values())
+        self._by_path = {folder.path: folder for folder in found}
+        return found
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _current_root(self) -> Folder | None:
+        """Return the root, anew where the configured path leads elsewhere than before (a link that was switched)."""
+        real = os.path.realpath(self._given)
+        self.available = Path(real).is_dir()
+        if not self.available:
+            log_once(logger, f"absent:{real}", "%s is not there yet; waiting for it", real, level=logging.WARNING)
+            self._root = None
+            return None
+        if self._root is None or self._root.path != real:
+            self._root = Folder(path=real, depth=0)
+        return self._root
+
+    def _look(self, folder: Folder, now: float, *, watched: bool, everything: bool) -> list[FileRef]:
+        try:
+            modified_ns = os.stat(folder.path).st_mtime_ns
+        except OSError as error:
+            self._lose(folder, error)
+            return []
+        if modified_ns != folder.modified_ns:
+            folder.modified_ns, folder.first_seen, folder.settled = modified_ns, now, False
+        if folder.settled:
+            return []
+        share = WATCHED_LISTING_SHARE if watched else LISTING_SHARE
+        if not everything and now - folder.listed < folder.listing_seconds / share:
+            return []
+        return self._list(folder, now)
+
+    def _list(self, folder: Folder, now: float) -> list[FileRef]:
+        started = perf_counter()
+        try:
+            with os.scandir(folder.path) as entries:
+                refs, names = self._sort_entries(folder, entries)
+        except OSError as error:
+            self._lose(folder, error)
+            return []
+        folder.seen &= names
+        for gone in folder.folders.keys() - names:
+            del folder.folders[gone]
+        folder.settled = now - folder.first_seen >= TRUST_SECONDS
+        folder.listed = now
+        folder.listing_seconds = perf_counter() - started
+        self.listings += 1
+        self.listing_seconds += folder.listing_seconds
+        return self._hand_over(folder, refs)
+
+    def _sort_entries(self, folder: Folder, entries: Iterator[os.DirEntry[str]]) -> tuple[list[FileRef], set[str]]:
+        """Tell new spans and new folders from the rest; also returns all names, which tell what has gone."""
+        refs: list[FileRef] = []
+        names: set[str] = set()
+        for entry in entries:
+            name = entry.name
+            names.add(name)
+            if name in folder.seen or name in folder.folders or name.startswith("."):
+                continue
+            if not is_folder(entry) or not name.isprintable():
+                self.ignored_names += name not in DATA_FILES
+                continue
+            if entry.is_symlink() and not self._leads_inside(entry.path):
+                continue
+            ref = self._span_ref(folder, name)
+            if ref is not None:
+                refs.append(ref)
+            elif folder.depth < DEEPEST and not looks_like_span(name):
+                folder.folders[name] = Folder(path=entry.path, depth=folder.depth + 1)
+            else:
+                self.ignored_names += 1
+        return refs, names
+
+    def _span_ref(self, folder: Folder, name: str) -> FileRef | None:
+        """Return what a folder entry stands for if it is a span folder with the places above it that the layout needs."""
+        if not looks_like_span(name):
+            return None
+        try:
+            parts = folder.path.split("/")
+            if name[:1].isdigit():
+                span, node = parse_legacy_name(name)
+                framework, profiler_folder = ["", "", *parts][-2:]
+            else:
+                span = parse_span_name(name)
+                framework, profiler_folder, node = ["", "", *parts][-3:]
+        except LayoutError as error:
+            log_once(logger, f"name:{folder.path}/{name}", "ignored a folder: %s", error.reason, level=logging.WARNING)
+            return None
+        profiler = PROFILER_FOLDERS.get(profiler_folder) or self._profiler_inside(f"{folder.path}/{name}")
+        if profiler is None:
+            return None
+        key = SpanKey(framework=framework or "unknown", profiler=profiler, node=node or "unknown", span=name)
+        return FileRef(key=key, span=span, path=f"{folder.path}/{name}/{data_file(profiler)}")
+
+    def _profiler_inside(self, path: str) -> str | None:
+        """Tell the profiler by the file that lies in a span folder, where no folder's name tells it."""
+        for name, profiler in DATA_FILES.items():
+            if Path(path, name).exists():
+                return profiler
+        return None
+
+    def _hand_over(self, folder: Folder, refs: list[FileRef]) -> list[FileRef]:
+        folder.seen.update(ref.key.span for ref in refs)
+        self.spans_seen += len(refs)
+        return [ref for ref in refs if not self._known(ref.key)]
+
+    def _leads_inside(self, path: str) -> bool:
+        """Tell whether a link stays below the root without leading to a folder above itself."""
+        real = os.path.realpath(path)
+        root = self._root.path if self._root is not None else ""
+        inside = real.startswith(f"{root}/") and not f"{path}/".startswith(f"{real}/")
+        if not inside:
+            self.refused_links += 1
+            log_once(logger, f"link:{path}", "refused the link %s: it leads out of %s", path, root, level=logging.WARNING)
+        return inside
+
+    def _lose(self, folder: Folder, error: OSError) -> None:
+        """Forget what lay in a folder that is gone, or complain of one that cannot be read."""
+        folder.modified_ns = -1
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            folder.seen.clear()
+            folder.folders.clear()
+            return
+        self.unreadable_folders += 1
+        log_once(logger, f"folder:{folder.path}", "cannot list %s: %s", folder.path, error.strerror, level=logging.WARNING)
+
+
+def looks_like_span(name: str) -> bool:
+    """Tell cheaply whether a name can be a span folder's: START_END, or the older START_END_NODE_STEP."""
+    return name.count("-") >= 6 and "_" in name or (name[:1].isdigit() and name.count("_") >= 3)
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Tell whether an entry is a folder or leads to one; one that vanishes meanwhile is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
