@@ -38,8 +38,8 @@ def load_index(store: Store, progress: Callable[[int, int], None] = lambda done,
 
 def save_totals(store: Store, index: Index) -> None:
     """Write the totals as they are now. Call it inside a transaction."""
-    entries = [(number, *group.entries.sums()) for number, group in enumerate(index.groups)]
-    labels = [(number, *group.labels.sums()) for number, group in enumerate(index.groups)]
+    entries = [(number, *group.entries.all()) for number, group in enumerate(index.groups)]
+    labels = [(number, *group.labels.all()) for number, group in enumerate(index.groups)]
     paths = [(number, np.flatnonzero(group.path_seconds)) for number, group in enumerate(index.groups)]
     store.replace_table("totals", stacked("entry", entries))
     store.replace_table("label_totals", stacked("label", labels))
@@ -59,10 +59,7 @@ def restore_totals(store: Store, groups: list[Group]) -> None:
     for number, rows in by_group(store.read_table("SELECT * FROM totals")):
         groups[number].entries.add(rows["entry"], measures_of(rows))
     for number, rows in by_group(store.read_table("SELECT * FROM label_totals")):
-        sums = measures_of(rows)
-        groups[number].labels.add(
-            rows["label"], sums.calls, sums.primitive_calls, sums.self_seconds, sums.cumulative_seconds
-        )
+        groups[number].labels.add(rows["label"], measures_of(rows))
     for number, rows in by_group(store.read_table("SELECT * FROM path_totals")):
         groups[number].add_paths(rows["path"], rows["self_seconds"])
 

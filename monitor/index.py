@@ -7,77 +7,32 @@ Prometheus counters continue without a reset.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from monitor.catalog import Catalog, SeriesKey
-from monitor.counters import GroupKey, HistogramCounters, LabelCounters
+from monitor.histogram import Histogram
 from monitor.profiles.columns import NO_CALLER, Floats, Ids
 from monitor.rows import Positions, ProfileRows, SpanRows, take_spans
 from monitor.selection import SpanColumns, job_phase_numbers
-from monitor.spans import JOB_PHASES
+from monitor.spans import JOB_PHASES, JobPhaseName
+from monitor.sums import Sums, grown
 from monitor.tables import Measures
 
-class EntryTotals:
-    """Running sums by entry; only entries that occur take room, but for four bytes of look-up each."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupKey:
+    """One training phase of one series; in a training phase that holds spans of several job phases, one of each."""
 
-    __slots__ = ("_calls", "_entry", "_length", "_primitive", "_self", "_slot", "_total")
-
-    def __init__(self) -> None:
-        self._slot = np.full(0, -1, dtype=np.int32)
-        self._entry = np.empty(0, dtype=np.int32)
-        self._calls = np.zeros(0, dtype=np.int64)
-        self._primitive = np.zeros(0, dtype=np.int64)
-        self._self = np.zeros(0)
-        self._total = np.zeros(0)
-        self._length = 0
-
-    def add(self, entry: Ids, measures: Measures) -> None:
-        """Add rows in the order given; entries may repeat."""
-        slots = self._slots(entry)
-        np.add.at(self._calls, slots, measures.calls)
-        np.add.at(self._primitive, slots, measures.primitive_calls)
-        np.add.at(self._self, slots, measures.self_seconds)
-        np.add.at(self._total, slots, measures.cumulative_seconds)
-
-    def sums(self) -> tuple[Ids, Measures]:
-        """Return the entries and their sums, as views."""
-        kept = slice(0, self._length)
-        measures = Measures(
-            calls=self._calls[kept],
-            primitive_calls=self._primitive[kept],
-            self_seconds=self._self[kept],
-            cumulative_seconds=self._total[kept],
-        )
-        return self._entry[kept], measures
-
-    def _slots(self, entry: Ids) -> Ids:
-        if not len(entry):
-            return entry
-        top = int(entry.max()) + 1
-        if top > len(self._slot):
-            self._slot = grown(self._slot, top, fill=-1)
-        slots: Ids = self._slot[entry]
-        unknown = slots < 0
-        if unknown.any():
-            new, first = np.unique(entry[unknown], return_index=True)
-            new = new[np.argsort(first)]
-            self._reserve(self._length + len(new))
-            self._entry[self._length : self._length + len(new)] = new
-            self._slot[new] = np.arange(self._length, self._length + len(new), dtype=np.int32)
-            self._length += len(new)
-            slots = self._slot[entry]
-        return slots
-
-    def _reserve(self, length: int) -> None:
-        self._entry = grown(self._entry, length)
-        self._calls = grown(self._calls, length)
-        self._primitive = grown(self._primitive, length)
-        self._self = grown(self._self, length)
-        self._total = grown(self._total, length)
+    job: str
+    framework: str
+    profiler: str
+    node: str
+    start_mode: int
+    end_mode: int
+    job_phase: JobPhaseName
 
 
 class Group:
@@ -99,8 +54,8 @@ class Group:
         self.spans = 0
         self.first_us = float("inf")
         self.last_us = float("-inf")
-        self.entries = EntryTotals()
-        self.labels = LabelCounters()
+        self.entries = Sums()
+        self.labels = Sums()
         self.path_seconds = np.zeros(0)
         self.negative = 0
 
@@ -167,7 +122,7 @@ class Index:
         self.groups: list[Group] = []
         self.generation = 0
         self.next_number = 0
-        self.span_seconds: dict[tuple[int, int, int, int], HistogramCounters] = {}
+        self.span_seconds: dict[tuple[int, int, int, int], Histogram] = {}
         self.last_step: dict[tuple[int, int], int] = {}
         self.last_end_us: dict[int, float] = {}
         self._names: dict[int, set[str]] = {}
@@ -199,7 +154,7 @@ class Index:
             rows.series.tolist(), said.start_mode.tolist(), said.start_phase.tolist(), said.end_phase.tolist(), strict=True
         )
         for key, length in zip(keys, seconds, strict=True):
-            self.span_seconds.setdefault(key, HistogramCounters()).add(max(length, 0.0))
+            self.span_seconds.setdefault(key, Histogram()).add(max(length, 0.0))
         if len(rows.number):
             self.next_number = max(self.next_number, int(rows.number[-1]) + 1)
         self.generation += 1
@@ -225,9 +180,9 @@ class Index:
         own = np.flatnonzero(self.catalog.entry_caller[entry] == NO_CALLER)
         values = measures.take(own)
         labels = self.catalog.function_label[self.catalog.entry_function[entry[own]]]
-        group.negative += group.labels.add(
-            labels, values.calls, values.primitive_calls, values.self_seconds, values.cumulative_seconds
-        )
+        counted, negative = without_negative(values)
+        group.labels.add(labels, counted)
+        group.negative += negative
 
     def _count(self, rows: SpanRows, groups: Ids) -> None:
         said = rows.columns
@@ -271,6 +226,15 @@ class Index:
         return number
 
 
+def without_negative(measures: Measures) -> tuple[Measures, int]:
+    """Put 0 for times below zero, which an off-CPU timer gives and a counter cannot take; also count them."""
+    negative = int((measures.self_seconds < 0).sum() + (measures.cumulative_seconds < 0).sum())
+    if not negative:
+        return measures, 0
+    own, cumulative = np.maximum(measures.self_seconds, 0.0), np.maximum(measures.cumulative_seconds, 0.0)
+    return replace(measures, self_seconds=own, cumulative_seconds=cumulative), negative
+
+
 def runs_of(group: Ids) -> Iterator[tuple[int, Positions]]:
     """Give each group number that occurs with the positions of its rows, in their order."""
     if not len(group):
@@ -279,31 +243,3 @@ def runs_of(group: Ids) -> Iterator[tuple[int, Positions]]:
     bounds = np.flatnonzero(np.diff(group[order])) + 1
     for picked in np.split(order, bounds):
         yield int(group[picked[0]]), picked
-
-
-def merge_entries(parts: Sequence[tuple[Ids, Measures]]) -> tuple[Ids, Measures]:
-    """Add up sums by entry; within a part an entry occurs once."""
-    if len(parts) == 1:
-        return parts[0]
-    totals = EntryTotals()
-    for entry, measures in parts:
-        totals.add(entry, measures)
-    return totals.sums()
-
-
-def merge_paths(parts: Sequence[Floats]) -> tuple[Ids, Floats]:
-    """Add up sampled seconds by path."""
-    totals = np.zeros(max((len(part) for part in parts), default=0))
-    for part in parts:
-        totals[: len(part)] += part
-    path = np.flatnonzero(totals).astype(np.int32)
-    return path, totals[path]
-
-
-def grown(column: npt.NDArray[np.generic], length: int, *, fill: int = 0) -> npt.NDArray[np.generic]:
-    """Return the column with room for `length` values, twice as large as before where it must grow."""
-    if length <= len(column):
-        return column
-    bigger = np.full(max(length, 2 * len(column), 64), fill, dtype=column.dtype)
-    bigger[: len(column)] = column
-    return bigger

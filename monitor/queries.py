@@ -11,13 +11,14 @@ import numpy.typing as npt
 
 from monitor.answers import FrameTable, JobRow, NodeRow, PhaseStats, Scope, SpanRow
 from monitor.catalog import SeriesKey
-from monitor.index import Group, Index, merge_entries, merge_paths
+from monitor.index import Group, Index
 from monitor.layout import HTML_FILE, data_file
 from monitor.profiles.columns import NO_CALLER, Floats, Ids
 from monitor.rows import Positions
 from monitor.selection import BetweenModes, JobPhase, PreStepZero, Question
 from monitor.spans import JOB_PHASES, PythonProfileModes, parse_any_name
 from monitor.store import Store
+from monitor.sums import merge_paths, merge_sums
 from monitor.tables import CallerTable, Measures, StatsTable
 from monitor.watchers import Subscription, Watchers
 
@@ -210,7 +211,7 @@ class Queries:
     # -- building --------------------------------------------------------------------------------------------------
 
     def _add_up(self, groups: Sequence[Group], scope: Scope, *, callers: bool) -> StatsTable:
-        entry, measures = merge_entries([group.entries.sums() for group in groups])
+        entry, measures = merge_sums([group.entries.all() for group in groups])
         return self._table(
             entry,
             measures,

@@ -28,7 +28,11 @@ TABLES = [
     """CREATE TABLE label_totals (
         grp INTEGER, label INTEGER, calls BIGINT, primitive_calls BIGINT,
         self_seconds DOUBLE, cumulative_seconds DOUBLE)""",
-    "CREATE TABLE budget (grp INTEGER, label INTEGER, state VARCHAR, numbers VARCHAR)",
+    # Which functions are series in Prometheus; label -1 is the floor of `(other)`.
+    """CREATE TABLE budget (
+        grp INTEGER, label INTEGER, active BOOLEAN, base_calls BIGINT, base_primitive_calls BIGINT,
+        base_self_seconds DOUBLE, base_cumulative_seconds DOUBLE, before_calls BIGINT, before_primitive_calls BIGINT,
+        before_self_seconds DOUBLE, before_cumulative_seconds DOUBLE)""",
 ]
 
 MIGRATIONS: dict[int, list[str]] = {}

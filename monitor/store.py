@@ -96,6 +96,12 @@ class Store:
         self._connection.execute(f"DELETE FROM {table}")
         self._insert(table, columns)
 
+    def replace_groups(self, table: str, groups: Sequence[int], columns: Columns) -> None:
+        """Put these rows in the place of all that a table holds of some groups. Call it inside a transaction."""
+        numbers = {"grp": np.asarray(groups, dtype=np.int32)}  # noqa: F841 - duckdb finds it by name
+        self._connection.execute(f"DELETE FROM {table} WHERE grp IN (SELECT grp FROM numbers)")
+        self._insert(table, columns)
+
     def drop_rows(self, spans: Ids) -> None:
         """Forget the rows of spans, whose names stay known. Call it inside a transaction."""
         numbers = {"span": spans}  # noqa: F841 - duckdb finds it by name

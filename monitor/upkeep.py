@@ -85,7 +85,7 @@ class Upkeep:
         changes = self._budgets.plan(self._index)
         if changes:
             await anyio.to_thread.run_sync(self._budgets.save, self._store, changes)
-            self._budgets.apply(self._index, changes)
+            self._budgets.apply(changes)
 
     async def _drop_old(self) -> None:
         numbers = expired(self._index, self._retention, self._wall_clock())

@@ -1,0 +1,205 @@
+"""The metrics page: rendered in a worker thread when something has changed, and kept ready, so a scrape costs nothing.
+
+What goes into it is copied on the event loop between two batches, so a page never shows half of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+
+import anyio
+from anyio.abc import TaskStatus
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+import monitor
+from monitor.budget import GroupBudget
+from monitor.budgets import Budgets
+from monitor.exposition import GROUP_LABELS, function_page, group_label_values, group_lines
+from monitor.histogram import BOUNDS_SECONDS
+from monitor.index import Index
+from monitor.profiles.columns import Ids
+from monitor.spans import PythonProfileModes, StepPhase
+from monitor.tables import Measures
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+RENDERING_SHARE = 0.05
+"""Rendering may take this share of the time; a large page is made less often."""
+
+SERIES_LABELS = ("training_job", "node", "framework", "profiler")
+PHASES = tuple(StepPhase)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One number of the daemon itself.
+
+    Attributes:
+        kind: "counter" (its name ends in _total on the page) or "gauge".
+    """
+
+    name: str
+    kind: str
+    help: str
+    value: float
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedGroup:
+    """A copy of one phase's totals, and how to cut them."""
+
+    budget: GroupBudget
+    labels: Ids
+    sums: Measures
+
+
+class MetricsPage:
+    """Keeps the page ready.
+
+    Args:
+        readings: gives the daemon's own numbers; called on the loop.
+        refresh_seconds: least time between two renderings.
+    """
+
+    def __init__(
+        self,
+        *,
+        index: Index,
+        budgets: Budgets,
+        readings: Callable[[], Iterable[Reading]],
+        refresh_seconds: float = 1.0,
+    ) -> None:
+        self._index = index
+        self._budgets = budgets
+        self._readings = readings
+        self._refresh = refresh_seconds
+        self._families: list[Metric] = []
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(Ready(self))
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self._registry)
+        self._lines: dict[int, list[str]] = {}
+        self._drawn: dict[int, tuple[int, GroupBudget]] = {}
+        self._page = b""
+        self._seconds = 0.0
+
+    def page(self) -> bytes:
+        """Return the page as it was last rendered."""
+        return self._page
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Render until cancelled; `started()` once there is a page."""
+        await self.render()
+        task_status.started()
+        while True:
+            await anyio.sleep(max(self._refresh, self._seconds / RENDERING_SHARE))
+            await self.render()
+
+    async def render(self) -> None:
+        """Render the page as things stand now."""
+        started = perf_counter()
+        changed = self._changed_groups()
+        self._families = list(self._collect())
+        self._page = await anyio.to_thread.run_sync(self._draw, changed)
+        self._seconds = perf_counter() - started
+
+    def families(self) -> list[Metric]:
+        """Return the families that `prometheus_client` renders."""
+        return self._families
+
+    def _changed_groups(self) -> dict[int, ChangedGroup]:
+        changed: dict[int, ChangedGroup] = {}
+        for number, group in enumerate(self._index.groups):
+            budget = self._budgets.of(number)
+            state = (group.spans, budget)
+            if not budget.published or self._drawn.get(number) == state:
+                continue
+            labels, sums = group.labels.all()
+            self._drawn[number] = state
+            changed[number] = ChangedGroup(budget=budget, labels=labels.copy(), sums=sums.copy())
+        return changed
+
+    def _draw(self, changed: Mapping[int, ChangedGroup]) -> bytes:
+        """Runs in a worker thread."""
+        texts = self._index.catalog.labels
+        for number, group in changed.items():
+            series = group.budget.series(group.labels, group.sums)
+            self._lines[number] = group_lines(self._index.groups[number].key, series, texts)
+        functions = function_page(self._lines[number] for number in sorted(self._lines))
+        return generate_latest(self._registry) + functions.encode("utf-8", "replace")
+
+    def _collect(self) -> Iterator[Metric]:
+        yield from self._phase_families()
+        yield self._span_family()
+        yield self._step_family()
+        yield from reading_families(self._readings())
+        info = GaugeMetricFamily("phasewatch_build_info", "The version that runs; always 1.", labels=["version"])
+        info.add_metric([monitor.__version__], 1)
+        yield info
+
+    def _phase_families(self) -> Iterator[Metric]:
+        profiles = CounterMetricFamily("phasewatch_profiles", "Profiles added up, by phase.", labels=GROUP_LABELS)
+        for group in self._index.groups:
+            profiles.add_metric(group_label_values(group.key), group.spans)
+        yield profiles
+        last = GaugeMetricFamily(
+            "phasewatch_last_profile_timestamp_seconds",
+            "When the newest profile ended, by the clock of its node; seconds since the epoch.",
+            labels=SERIES_LABELS,
+        )
+        for number, end_us in self._index.last_end_us.items():
+            last.add_metric(self._series_values(number), end_us / 1e6)
+        yield last
+
+    def _span_family(self) -> Metric:
+        family = HistogramMetricFamily(
+            "phasewatch_span_seconds",
+            "Length of profiled spans, by the mode in which they start and their phases.",
+            labels=[*SERIES_LABELS, "mode", "start_phase", "end_phase"],
+        )
+        bounds = [*(repr(bound) for bound in BOUNDS_SECONDS), "+Inf"]
+        for (series, mode, start, end), histogram in self._index.span_seconds.items():
+            where = [*self._series_values(series), PythonProfileModes(mode).word, PHASES[start].value, PHASES[end].value]
+            buckets = list(zip(bounds, map(float, histogram.cumulative()), strict=True))
+            family.add_metric(where, buckets, histogram.sum)
+        return family
+
+    def _step_family(self) -> Metric:
+        family = GaugeMetricFamily(
+            "phasewatch_last_step", "The highest step profiled so far.", labels=[*SERIES_LABELS, "mode"]
+        )
+        for (series, mode), step in self._index.last_step.items():
+            family.add_metric([*self._series_values(series), PythonProfileModes(mode).word], step)
+        return family
+
+    def _series_values(self, number: int) -> list[str]:
+        key = self._index.catalog.series[number]
+        return [key.job, key.node, key.framework, key.profiler]
+
+
+class Ready(Collector):
+    """Hands prepared families to the registry."""
+
+    def __init__(self, page: MetricsPage) -> None:
+        self._page = page
+
+    def collect(self) -> Iterable[Metric]:
+        """Return what was prepared on the event loop."""
+        return self._page.families()
+
+
+def reading_families(readings: Iterable[Reading]) -> list[Metric]:
+    """Group readings of one name into families, in order of first sight."""
+    families: dict[str, Metric] = {}
+    for reading in readings:
+        family = families.get(reading.name)
+        if family is None:
+            kind = CounterMetricFamily if reading.kind == "counter" else GaugeMetricFamily
+            family = families[reading.name] = kind(reading.name, reading.help, labels=list(reading.labels))
+        family.add_metric(list(reading.labels.values()), reading.value)  # type: ignore[attr-defined]
+    return list(families.values())
