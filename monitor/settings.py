@@ -1,0 +1,228 @@
+"""The table of all settings, with units, defaults and help; documentation and checks are drawn from it. Data only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+SIZE_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        key: "section.name", or a name at the top of the file.
+        default: as a user would write it.
+        unit: what the number counts; "" for words.
+        read: checks a value from a file or a text from the environment; raises ValueError saying what is allowed.
+    """
+
+    key: str
+    default: object
+    unit: str
+    help: str
+    read: Callable[[object], object]
+
+
+def number(least: float, most: float, *, whole: bool = False) -> Callable[[object], object]:
+    """Read a number in a range."""
+    kind = "a whole number" if whole else "a number"
+
+    def read(value: object) -> object:
+        try:
+            if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+                raise ValueError
+            result = int(value) if whole and not isinstance(value, float) else float(value)
+            if whole and result != int(result) or not least <= result <= most:
+                raise ValueError
+        except ValueError:
+            raise ValueError(f"must be {kind} from {least:g} to {most:g}") from None
+        return int(result) if whole else result
+
+    return read
+
+
+def size(least: int, most: int) -> Callable[[object], object]:
+    """Read a number of bytes, which may be written with a unit ("64MiB")."""
+
+    def read(value: object) -> object:
+        found = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", str(value)) if not isinstance(value, bool) else None
+        if found is None or found[2] not in SIZE_UNITS:
+            raise ValueError(f'must be a number of bytes, or one with a unit such as "64MiB" ({", ".join(SIZE_UNITS)})')
+        result = int(found[1]) * SIZE_UNITS[found[2]]
+        if not least <= result <= most:
+            raise ValueError(f"must be from {least} to {most} bytes")
+        return result
+
+    return read
+
+
+def word(value: object) -> object:
+    """Read any text."""
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError("must be a text without control characters")
+    return value
+
+
+def name(value: object) -> object:
+    """Read a name that is not empty."""
+    if not word(value):
+        raise ValueError("must not be empty")
+    return value
+
+
+def one_of(*words: str) -> Callable[[object], object]:
+    """Read one of some words."""
+
+    def read(value: object) -> object:
+        if value not in words:
+            raise ValueError(f"must be one of {', '.join(words)}")
+        return value
+
+    return read
+
+
+def switch(value: object) -> object:
+    """Read true or false."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("true", "false", "1", "0", "yes", "no"):
+        return value.lower() in ("true", "1", "yes")
+    raise ValueError("must be true or false")
+
+
+def mode(value: object) -> object:
+    """Read access rights in octal."""
+    if not isinstance(value, str) or not re.fullmatch(r"0?[0-7]{3}", value):
+        raise ValueError('must be access rights in octal, such as "0660"')
+    return value
+
+
+def address(value: object) -> object:
+    """Read HOST:PORT, or nothing."""
+    if value == "":
+        return value
+    found = re.fullmatch(r"(?:\[[0-9a-fA-F:]+\]|[^\s:]+):(\d{1,5})", value) if isinstance(value, str) else None
+    if found is None or int(found[1]) > 65535:
+        raise ValueError('must be HOST:PORT such as "127.0.0.1:9753", or "" for none')
+    return value
+
+
+def local_type(value: object) -> object:
+    """Read the type of a source."""
+    if value == "s3":
+        raise ValueError('this version follows local folders only: type = "local"')
+    return one_of("local")(value)
+
+
+def local_path(value: object) -> object:
+    """Read the folder of a source."""
+    if isinstance(value, str) and value.startswith("s3://"):
+        raise ValueError("this version follows local folders only")
+    return name(value)
+
+
+def table(*settings: Setting) -> dict[str, Setting]:
+    """Arrange settings by key."""
+    return {setting.key: setting for setting in settings}
+
+
+def setting(key: str, default: object, unit: str, read: Callable[[object], object], text: str) -> Setting:
+    """Describe one setting."""
+    return Setting(key=key, default=default, unit=unit, read=read, help=text)
+
+
+SETTINGS = table(
+    setting("job", "training", "", name, "Name of the training job, for sources that name none."),
+    setting("daemon.state_dir", "", "path", word, "Where the store lives. Default: $XDG_STATE_HOME/phasewatch, else "
+            "~/.local/state/phasewatch."),
+    setting("daemon.socket", "", "path", word, "The query socket. Default: $XDG_RUNTIME_DIR/phasewatch/phasewatch.sock, "
+            "else phasewatch.sock in the state folder."),
+    setting("daemon.socket_mode", "0660", "octal", mode, "Access rights of the socket."),
+    setting("daemon.listen", "127.0.0.1:9753", "host:port", address, "Where /metrics is served over TCP; \"\" for nowhere."),
+    setting("daemon.listen_api", False, "", switch, "Serve /v1 over TCP too. There is no authentication."),
+    setting("ingest.workers", 2, "processes", number(1, 64, whole=True), "Decoder processes."),
+    setting("ingest.worker_memory_bytes", 2**30, "bytes", size(2**28, 2**40), "Address space of one decoder process."),
+    setting("ingest.file_deadline_seconds", 10.0, "seconds", number(0.1, 3600), "Time for decoding one file."),
+    setting("ingest.max_file_bytes", 64 * 2**20, "bytes", size(1, 2**31 - 1), "Larger files are set aside unread."),
+    setting("ingest.broken_after_seconds", 30.0, "seconds", number(0.1, 86400), "A file that cannot be decoded is set "
+            "aside when it has not changed for so long."),
+    setting("ingest.recheck_seconds", 30.0, "seconds", number(0.1, 86400), "How often files that were set aside are "
+            "looked at for changes."),
+    setting("ingest.batch_files", 300, "files", number(1, 10_000, whole=True), "Most files in one transaction."),
+    setting("ingest.linger_seconds", 0.1, "seconds", number(0, 10), "Least time between two batches while files trickle "
+            "in; the first one after a pause never waits."),
+    setting("store.memory_bytes", 64 * 2**20, "bytes", size(2**25, 2**40), "Memory for the database's buffers."),
+    setting("store.retention_days", 0.0, "days", number(0, 36500), "Rows of older spans are dropped, their totals stay; "
+            "0 keeps all."),
+    setting("store.retention_spans", 0, "spans", number(0, 2**31 - 1, whole=True), "Rows of at most so many spans are "
+            "kept, their totals stay; 0 keeps all."),
+    setting("metrics.functions_per_phase", 50, "functions", number(1, 10_000, whole=True), "Functions of each training "
+            "phase of each node that are series of their own; the rest is (other)."),
+    setting("metrics.refresh_seconds", 1.0, "seconds", number(0.1, 3600), "Least time between two renderings of /metrics."),
+    setting("query.max_concurrent", 8, "queries", number(1, 1000, whole=True), "Queries answered at the same time."),
+    setting("query.timeout_seconds", 30.0, "seconds", number(0.1, 3600), "Time for one query."),
+    setting("query.watch_events", 1000, "events", number(1, 10**6, whole=True), "Events kept for a slow reader of /v1/watch "
+            "before the oldest are dropped."),
+    setting("log.level", "info", "", one_of("debug", "info", "warning", "error"), "Least level that is logged."),
+    setting("log.format", "auto", "", one_of("auto", "human", "json"), "human on a terminal and json elsewhere, or always one."),
+    setting("log.interval_seconds", 10.0, "seconds", number(1, 86400), "How often progress is logged while there is some."),
+)  # fmt: skip
+
+SOURCE_SETTINGS = table(
+    setting("type", "local", "", local_type, "Kind of source."),
+    setting("path", "", "path", local_path, "The folder that holds framework/, or one above or below it. Required."),
+    setting("job", "", "", name, "Name of the training job. Default: the job at the top of the file."),
+    setting("poll_interval_seconds", 1.0, "seconds", number(0.05, 3600), "Between two looks for new spans."),
+    setting("events", True, "", switch, "Use file-system events besides polling."),
+    setting("full_scan_seconds", 60.0, "seconds", number(1, 86400), "Least time between two scans that trust no "
+            "modification time."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSettings:
+    """One [[source]]; see SOURCE_SETTINGS."""
+
+    type: str
+    path: str
+    job: str
+    poll_interval_seconds: float
+    events: bool
+    full_scan_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings, `section_name`; see SETTINGS."""
+
+    job: str
+    source: tuple[SourceSettings, ...]
+    daemon_state_dir: Path
+    daemon_socket: Path
+    daemon_socket_mode: str
+    daemon_listen: str
+    daemon_listen_api: bool
+    ingest_workers: int
+    ingest_worker_memory_bytes: int
+    ingest_file_deadline_seconds: float
+    ingest_max_file_bytes: int
+    ingest_broken_after_seconds: float
+    ingest_recheck_seconds: float
+    ingest_batch_files: int
+    ingest_linger_seconds: float
+    store_memory_bytes: int
+    store_retention_days: float
+    store_retention_spans: int
+    metrics_functions_per_phase: int
+    metrics_refresh_seconds: float
+    query_max_concurrent: int
+    query_timeout_seconds: float
+    query_watch_events: int
+    log_level: str
+    log_format: str
+    log_interval_seconds: float
