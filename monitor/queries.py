@@ -106,7 +106,7 @@ class Queries:
             path, seconds = await anyio.to_thread.run_sync(self._store.sum_paths, numbers)
         return self._tree(path, seconds)
 
-    async def profiles(self, scope: Scope, *, after: int, limit: int) -> list[SpanRow]:
+    def profiles(self, scope: Scope, *, after: int, limit: int) -> list[SpanRow]:
         """List spans by (start time, node), from position `after` on."""
         order = self._time_order()
         inside = self._in_scope(scope)[order]

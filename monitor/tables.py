@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+import msgspec
 import numpy as np
 
 from monitor.profiles.columns import Floats, FunctionName, Ids, Ints
@@ -113,3 +114,57 @@ def sort_table(table: StatsTable, by: SortKey, limit: int | None = None) -> Stat
             function=callers.function[rows], caller=callers.caller[rows], measures=callers.measures.take(rows)
         )
     return replace(table, function=table.function[order], measures=table.measures.take(order), callers=callers)
+
+
+class FunctionRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One function, or the part of it that came through one caller, as answers show it.
+
+    Calls are None where the profiler counts none. In a row of `callers`, the name is the caller's and the numbers are
+    the function's.
+    """
+
+    file: str
+    line: int
+    name: str
+    primitive_calls: int | None
+    calls: int | None
+    self_seconds: float
+    cumulative_seconds: float
+    callers: list[FunctionRow] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def key(self) -> FunctionName:
+        """File, line and name."""
+        return self.file, self.line, self.name
+
+
+def function_rows(table: StatsTable) -> list[FunctionRow]:
+    """Turn a table into rows, in its order; callers stand in the order of their self time, largest first."""
+    if table.callers is None:
+        return rows_of(table, table.function, table.measures)
+    by_function: dict[int, list[FunctionRow]] = {function: [] for function in table.function.tolist()}
+    edges = rows_of(table, table.callers.caller, table.callers.measures)
+    for function, row in zip(table.callers.function.tolist(), edges, strict=True):
+        by_function.setdefault(function, []).append(row)
+    for rows in by_function.values():
+        rows.sort(key=lambda row: (-row.self_seconds, row.key))
+    lists = [by_function[function] for function in table.function.tolist()]
+    return rows_of(table, table.function, table.measures, lists)
+
+
+def rows_of(
+    table: StatsTable, names: Ids, measures: Measures, callers: Sequence[list[FunctionRow]] | None = None
+) -> list[FunctionRow]:
+    """Turn columns into rows."""
+    none = [None] * len(names)
+    counted = table.counts_calls
+    columns = (
+        names.tolist(),
+        measures.primitive_calls.tolist() if counted else none,
+        measures.calls.tolist() if counted else none,
+        measures.self_seconds.tolist(),
+        measures.cumulative_seconds.tolist(),
+        [msgspec.UNSET] * len(names) if callers is None else callers,
+    )
+    text = table.names
+    return [FunctionRow(*text[name], *numbers) for name, *numbers in zip(*columns, strict=True)]

@@ -1,0 +1,146 @@
+"""What the engine is asked and what it answers: plain records between queries and the API. No behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from monitor.profiles.columns import Floats, FunctionName, Ids
+from monitor.selection import Question
+from monitor.spans import JobPhaseName, PythonProfileModes, Span
+from monitor.tables import StatsTable
+
+ANY_NODE = ("any",)
+"""In `Scope.nodes`: the node of the earliest span, as the original library chooses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Whose spans a question is about; empty means all.
+
+    Attributes:
+        profiler: None for all, which only lists of spans and nodes can mean.
+    """
+
+    profiler: str | None = "cprofile"
+    jobs: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    frameworks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseStats:
+    """The functions of one phase: of a training phase (two modes) or of a job phase."""
+
+    table: StatsTable
+    start_mode: PythonProfileModes | None
+    end_mode: PythonProfileModes | None
+    job_phase: JobPhaseName | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameTable:
+    """A merged call tree: path i is `names[path_function[i]]` called from path `path_parent[i]`, -1 for a root.
+
+    Attributes:
+        self_seconds: shape (paths,); 0 for paths of other spans.
+    """
+
+    names: Sequence[FunctionName]
+    path_parent: Ids
+    path_function: Ids
+    self_seconds: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanRow:
+    """One span of one node; `path` is its data file."""
+
+    job: str
+    framework: str
+    profiler: str
+    node: str
+    name: str
+    span: Span
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow:
+    """One job; times in seconds since the epoch."""
+
+    job: str
+    spans: int
+    nodes: int
+    first_seconds: float
+    last_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """One node's spans of one framework and profiler; times in seconds since the epoch."""
+
+    job: str
+    framework: str
+    profiler: str
+    node: str
+    spans: int
+    first_seconds: float
+    last_seconds: float
+    last_step: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """So many events were dropped because the reader was slow."""
+
+    count: int
+
+
+WatchEvent: TypeAlias = SpanRow | Dropped
+
+
+class Events(Protocol):
+    """A stream of events for one reader."""
+
+    async def __anext__(self) -> WatchEvent:
+        """Wait for the next one."""
+
+
+class Engine(Protocol):
+    """What the API needs to answer."""
+
+    async def stats(self, question: Question, scope: Scope, *, callers: bool) -> StatsTable:
+        """Add up the spans that a question selects."""
+
+    async def training_phases(self, scope: Scope, *, callers: bool) -> list[PhaseStats]:
+        """Add up each pair of modes that has spans."""
+
+    async def job_phases(self, scope: Scope, *, callers: bool) -> list[PhaseStats]:
+        """Add up the three job phases."""
+
+    async def frames(self, question: Question, scope: Scope) -> FrameTable:
+        """Merge sampled call trees."""
+
+    def profiles(self, scope: Scope, *, after: int, limit: int) -> list[SpanRow]:
+        """List spans by (start time, node), from a position on."""
+
+    def jobs(self) -> list[JobRow]:
+        """List jobs."""
+
+    def nodes(self, scope: Scope) -> list[NodeRow]:
+        """List nodes."""
+
+    def refresh(self) -> Awaitable[None]:
+        """Take in what is new."""
+
+    def status(self) -> Mapping[str, object]:
+        """Return the daemon's state."""
+
+    def metrics_page(self) -> bytes:
+        """Return the metrics page."""
+
+    def subscribe(self) -> AbstractContextManager[Events]:
+        """Listen to new spans."""

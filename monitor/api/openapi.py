@@ -1,0 +1,74 @@
+"""The OpenAPI 3.1 document, drawn from the same tables as the parser and the server. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+import monitor
+from monitor.api.parameters import Parameter
+from monitor.api.routes import ROUTES, WATCH_PARAMETERS, Route
+from monitor.api.schema import DroppedEvent, ErrorAnswer, ProfileAnswer
+
+ERRORS = {
+    "400": "A parameter is wrong; `parameter` names it.",
+    "404": "A job, node or framework without profiles, or no such route.",
+    "413": "The request is too large.",
+    "503": "Too busy, too slow or stopping; try again.",
+}
+
+
+def openapi_document() -> dict[str, Any]:
+    """Return the document, ready for JSON."""
+    structs = [route.answer for route in ROUTES if route.answer is not None]
+    kinds = [*structs, ErrorAnswer, ProfileAnswer, DroppedEvent]
+    schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    by_struct = dict(zip(kinds, schemas, strict=True))
+    error = {"application/json": {"schema": by_struct[ErrorAnswer]}}
+    paths = {route.path: {"get": operation(route, by_struct, error)} for route in ROUTES}
+    paths["/v1/watch"] = {
+        "get": {
+            "summary": "New spans as server-sent events: `span` holds a ProfileAnswer, `dropped` a DroppedEvent.",
+            "operationId": "watch",
+            "parameters": [describe(parameter) for parameter in WATCH_PARAMETERS],
+            "responses": {"200": {"description": "Events.", "content": {"text/event-stream": {}}}} | errors(error),
+        }
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "phasewatch", "version": monitor.__version__},
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+
+
+def operation(route: Route, by_struct: dict[Any, Any], error: dict[str, Any]) -> dict[str, Any]:
+    """Describe one route."""
+    schema = {"type": "object"} if route.answer is None else by_struct[route.answer]
+    content: dict[str, Any] = {"application/json": {"schema": schema}}
+    if any(parameter.name == "format" for parameter in route.parameters):
+        content |= {"text/csv": {}, "application/octet-stream": {}, "text/plain": {}}
+    return {
+        "summary": route.summary,
+        "operationId": route.path.removeprefix("/v1/").replace("/", "_").replace("-", "_"),
+        "parameters": [describe(parameter) for parameter in route.parameters],
+        "responses": {"200": {"description": route.summary, "content": content}} | errors(error),
+    }
+
+
+def errors(content: dict[str, Any]) -> dict[str, Any]:
+    """Describe the error answers."""
+    return {status: {"description": text, "content": content} for status, text in ERRORS.items()}
+
+
+def describe(parameter: Parameter) -> dict[str, Any]:
+    """Describe one parameter."""
+    schema: Any = {"type": "array", "items": parameter.schema} if parameter.repeated else parameter.schema
+    return {
+        "name": parameter.name,
+        "in": "query",
+        "required": parameter.help.endswith("Required."),
+        "description": parameter.help,
+        "schema": schema,
+    }

@@ -1,0 +1,107 @@
+"""The unix socket: owned by one daemon at a time, never open to more people than it should be, gone when it stops."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket as sockets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from monitor.errors import ConfigError
+
+BACKLOG = 128
+PROBE_SECONDS = 1.0
+
+
+@contextmanager
+def unix_listener(path: Path, mode: int) -> Iterator[sockets.socket]:
+    """Listen on a unix socket with these access rights; a stale one is replaced, and ours is removed at the end.
+
+    Raises:
+        ConfigError: another daemon listens there, or something is in the way.
+    """
+    with locked(path):
+        remove_stale(path)
+        listener = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
+        try:
+            try:
+                bind(listener, path, mode)
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot make the socket {path}: {error.strerror or error}; choose another with --socket"
+                ) from error
+            inode = path.lstat().st_ino
+            listener.listen(BACKLOG)
+            listener.setblocking(False)
+            yield listener
+            if path.exists() and path.lstat().st_ino == inode:
+                path.unlink()
+        finally:
+            listener.close()
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock beside a socket, so that two daemons never both take a stale one for theirs."""
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"cannot write {lock}: {error.strerror}; choose another place with --socket") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        raise ConfigError(in_use(path)) from error
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def remove_stale(path: Path) -> None:
+    """Remove a socket that nobody listens on; refuse a live one and everything that is no socket."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise ConfigError(f"{path} is in the way and is no socket; move it, or choose another place with --socket")
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+        probe.settimeout(PROBE_SECONDS)
+        try:
+            probe.connect(os.fspath(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+            return
+        except OSError:
+            pass  # somebody is there, though slow
+    raise ConfigError(in_use(path))
+
+
+def bind(listener: sockets.socket, path: Path, mode: int) -> None:
+    """Bind under a name of our own and move it into place, so that it never stands there with other rights."""
+    unready = path.with_name(f".{path.name}.{os.getpid()}")
+    unready.unlink(missing_ok=True)
+    before = os.umask(0o777 & ~mode)
+    try:
+        listener.bind(os.fspath(unready))
+    finally:
+        os.umask(before)
+    unready.chmod(mode)
+    unready.rename(path)
+
+
+def in_use(path: Path) -> str:
+    """Say what to do about another daemon."""
+    return (
+        f"another phasewatch listens on {path}: ask it with `phasewatch query status --socket {path}`, "
+        "stop it, or choose another place with --socket"
+    )

@@ -1,0 +1,9 @@
+"""What a training script imports to profile itself step by step. Owns only the public names; loads nothing beyond the
+standard library, so that a trainer pays for no part of the daemon."""
+
+from __future__ import annotations
+
+from monitor.capture.recorder import Capture, CaptureStatistics
+from monitor.spans import PythonProfileModes
+
+__all__ = ["Capture", "CaptureStatistics", "PythonProfileModes"]

@@ -1,0 +1,192 @@
+"""One profiler object per span: start, stop, and turning what was recorded into the files of the span folder. Owns the
+peace with profilers that are not ours: never replaces an active one, never switches one off that it can leave on."""
+
+from __future__ import annotations
+
+import cProfile
+import marshal
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import CodeType
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from monitor.errors import ConfigError
+from monitor.layout import HTML_FILE, data_file
+
+if TYPE_CHECKING:
+    from pyinstrument.session import Session
+
+ProfilerName: TypeAlias = Literal["cprofile", "pyinstrument"]
+Files: TypeAlias = Mapping[str, bytes]
+Render: TypeAlias = Callable[[], Files]
+Label: TypeAlias = tuple[str, int, str]
+Numbers: TypeAlias = tuple[int, int, float, float]
+
+SHARED_STACK = sys.version_info >= (3, 12)
+"""From 3.12 cProfile records the calls of all threads on one stack: Python code that runs in another thread while a
+span is profiled falsifies the span. Measured with a writer thread: 1 span in 100 had wrong counts or callers."""
+
+MARSHAL_VERSION = 4
+"""The newest one that every Python from 3.4 can read, and the one the original writes."""
+
+UNRECORDED_JSON = b'{"root_frame": null}'
+UNRECORDED_HTML = b"An error occurred during profiling!"
+
+_left_on: list[cProfile.Profile] = []
+"""Profiles that another profiler replaced and that must not be freed: freeing one switches off whatever is active. At
+most one for each time that the other profiler is switched on inside a span and left on beyond it."""
+
+
+class SpanProfiler(Protocol):
+    """Profiles one span on the thread that calls it."""
+
+    def start(self) -> bool:
+        """Begin; False where another profiler is active, which is then left alone."""
+
+    def stop(self) -> Render | None:
+        """End; returns what makes the files, safe to call on any thread; None where another profiler cut in."""
+
+
+class CProfileSpan:
+    """One span under cProfile."""
+
+    __slots__ = ("_profile",)
+
+    def __init__(self) -> None:
+        self._profile = cProfile.Profile()
+
+    def start(self) -> bool:
+        # Up to 3.11 enable() silently replaces an active profiler, from 3.12 it refuses.
+        if not SHARED_STACK and sys.getprofile() is not None:
+            return False
+        try:
+            self._profile.enable()
+        except (ValueError, RuntimeError):
+            return False
+        return True
+
+    def stop(self) -> Render | None:
+        if not SHARED_STACK:
+            active: object = sys.getprofile()
+            if active is not self._profile:
+                self._give_way(active)
+                return None
+        self._profile.disable()
+        return partial(cprofile_files, self._profile)
+
+    def _give_way(self, active: object) -> None:
+        if active is None:
+            self._profile.disable()
+        else:
+            _left_on.append(self._profile)
+
+
+class PyinstrumentSpan:
+    """One span under pyinstrument."""
+
+    __slots__ = ("_hook", "_profiler")
+
+    def __init__(self) -> None:
+        from pyinstrument import Profiler
+
+        # Without async support: it keeps the running profiler in a context variable, and a notebook may start a span in
+        # one context and stop it in another, after which every later start would be refused.
+        self._profiler = Profiler(async_mode="disabled")
+        self._hook: object = None
+
+    def start(self) -> bool:
+        if sys.getprofile() is not None:
+            return False
+        # The default description is the file and line of this call, which says nothing about the training script.
+        self._profiler.start(target_description="phasewatch capture")
+        self._hook = sys.getprofile()
+        return True
+
+    def stop(self) -> Render | None:
+        active = sys.getprofile()
+        session = self._profiler.stop()
+        if active is self._hook:
+            return partial(pyinstrument_files, session)
+        hand_back(active)
+        return None
+
+
+def span_profiler(name: ProfilerName) -> Callable[[], SpanProfiler]:
+    """Choose the class that profiles each span; imports pyinstrument only if it is the one.
+
+    Raises:
+        ConfigError: the name is unknown, or pyinstrument is not installed.
+    """
+    if name == "cprofile":
+        return CProfileSpan
+    if name != "pyinstrument":
+        raise ConfigError(f"profiler {name!r} is none of cprofile, pyinstrument")
+    try:
+        import pyinstrument  # noqa: F401  # now, not inside the first span
+    except ImportError as error:
+        raise ConfigError(f"profiler pyinstrument cannot be imported ({error}): pip install pyinstrument") from error
+    return PyinstrumentSpan
+
+
+def cprofile_files(profile: cProfile.Profile) -> Files:
+    """Render a stopped profile as the original does: a marshalled pstats dictionary."""
+    return {data_file("cprofile"): marshal.dumps(pstats_dictionary(profile), MARSHAL_VERSION)}
+
+
+def pstats_dictionary(profile: cProfile.Profile) -> dict[Label, tuple[int, int, float, float, dict[Label, Numbers]]]:
+    """Build what Profile.create_stats builds, but from a profile that is already off, so on any thread.
+
+    Code objects with one label (two lambdas on a line) are summed, where create_stats keeps only the last one.
+    """
+    entries = profile.getstats()
+    totals: dict[Label, Numbers] = {}
+    callers: dict[Label, dict[Label, Numbers]] = {}
+    for entry in entries:
+        label = label_of(entry.code)
+        primitive = entry.callcount - entry.reccallcount
+        add(totals, label, (primitive, entry.callcount, entry.inlinetime, entry.totaltime))
+        callers.setdefault(label, {})
+    for entry in entries:
+        caller = label_of(entry.code)
+        for call in entry.calls or ():
+            edges = callers.get(label_of(call.code))
+            if edges is not None:
+                # In a caller's tuple all calls come before the primitive ones: Python writes it so.
+                primitive = call.callcount - call.reccallcount
+                add(edges, caller, (call.callcount, primitive, call.inlinetime, call.totaltime))
+    return {label: (*numbers, callers[label]) for label, numbers in totals.items()}
+
+
+def label_of(code: CodeType | str) -> Label:
+    """Name a function as pstats does."""
+    if isinstance(code, str):
+        return "~", 0, code
+    return code.co_filename, code.co_firstlineno, code.co_name
+
+
+def add(numbers: dict[Label, Numbers], label: Label, more: Numbers) -> None:
+    """Add two counts and two times to a label's own."""
+    known = numbers.get(label)
+    if known is not None:
+        more = (known[0] + more[0], known[1] + more[1], known[2] + more[2], known[3] + more[3])
+    numbers[label] = more
+
+
+def pyinstrument_files(session: Session) -> Files:
+    """Render a session as the original does: the data, and its picture."""
+    from pyinstrument.renderers import HTMLRenderer, JSONRenderer
+
+    try:
+        data, page = JSONRenderer().render(session).encode(), HTMLRenderer().render(session).encode()
+    except Exception:  # noqa: BLE001  # as the original: a session that cannot be rendered is written down as such
+        data, page = UNRECORDED_JSON, UNRECORDED_HTML
+    return {data_file("pyinstrument"): data, HTML_FILE: page}
+
+
+def hand_back(active: object) -> None:
+    """Switch a profiler on again that stopping ours switched off; one written in C other than cProfile cannot be."""
+    if isinstance(active, cProfile.Profile):
+        active.enable()
+    elif callable(active):
+        sys.setprofile(active)

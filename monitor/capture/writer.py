@@ -1,0 +1,208 @@
+"""Writes span folders, whole or not at all, off the training thread. Owns the queue and the files; never raises into
+the training script, never makes it wait except in flush and close, and those with a deadline."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import queue
+import shutil
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from monitor.capture.profilers import Render
+from monitor.spans import Moment, format_span_name, parse_span_name
+
+logger = logging.getLogger("phasewatch.capture")
+
+QUEUE_SPANS = 256
+"""A cProfile span of 106 functions holds 15 kB until it is written (measured), so a full queue is some 4 MB."""
+
+FLUSH_SECONDS = 4.0
+"""What close() and what the exit may each cost when the disk is stuck: `docker stop` kills 10 s after SIGTERM."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingSpan:
+    """A span that has been recorded and not written.
+
+    Attributes:
+        render: makes the files; called once, on the thread that writes.
+    """
+
+    start: Moment
+    end: Moment
+    render: Render
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterStatistics:
+    """What the writer did so far.
+
+    Attributes:
+        dropped: spans refused because the queue was full.
+        failed: spans that could not be rendered or written.
+        waiting: spans in the queue, without the one in hand.
+        last_failure: the newest error's text.
+    """
+
+    written: int
+    written_bytes: int
+    dropped: int
+    failed: int
+    waiting: int
+    last_failure: str | None
+
+
+class SpanWriter:
+    """Writes the spans of one node.
+
+    A span is written into a hidden folder inside the node folder and moved out of it whole. The hidden one holds span
+    folders, not data files: the original's reader, which takes any folder with a data file for a span, passes it over,
+    and the node folder's time stamp changes only when a span is there to be read.
+
+    Args:
+        base: made when the first span is written; not made again if it goes away, for it may be a mount.
+        node_folder: the folder below it that gets the span folders.
+        threaded: False writes in the calling thread.
+        queue_spans: how many spans may wait; beyond it they are dropped and counted.
+    """
+
+    def __init__(self, base: Path, node_folder: Path, *, threaded: bool = True, queue_spans: int = QUEUE_SPANS) -> None:
+        self._base = base
+        self._node_folder = node_folder
+        # The process id keeps two jobs apart that were given the same node by mistake.
+        self._staging = node_folder / f".tmp-{os.getpid()}"
+        self._base_made = False
+        self._threaded = threaded
+        self._limit = queue_spans
+        # SimpleQueue, because put() takes part of a microsecond; one producer, so the size check is exact enough.
+        self._queue: queue.SimpleQueue[PendingSpan | threading.Event | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        # Each counter is changed by one thread only.
+        self._written = self._written_bytes = self._dropped = self._failed = 0
+        self._last_failure: str | None = None
+
+    def submit(self, span: PendingSpan) -> None:
+        """Take a span to be written; returns at once where there is a thread, and drops the span when it must."""
+        if self._closed:
+            return
+        if not self._threaded or not self._running():
+            self._write(span)
+        elif self._queue.qsize() >= self._limit:
+            self._dropped += 1
+            if self._dropped == 1:
+                logger.warning(
+                    "%s spans wait to be written to %s: this span is dropped, later ones will be counted only. "
+                    "Profile fewer steps (every=) or write to a faster disk",
+                    self._limit,
+                    self._node_folder,
+                )
+        else:
+            self._queue.put(span)
+
+    def flush(self, timeout_seconds: float = FLUSH_SECONDS) -> bool:
+        """Wait until all that was submitted is written; False when the deadline passed first."""
+        if self._thread is None:
+            return True
+        done = threading.Event()
+        self._queue.put(done)
+        return done.wait(timeout_seconds)
+
+    def close(self, timeout_seconds: float = FLUSH_SECONDS) -> bool:
+        """Flush, stop the thread and take nothing more; False when the deadline passed first."""
+        if self._closed:
+            return True
+        self._closed = True
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(timeout_seconds)
+            if self._thread.is_alive():
+                logger.warning(
+                    "%s spans were still not written to %s after %s s and are lost",
+                    self._queue.qsize(),
+                    self._node_folder,
+                    timeout_seconds,
+                )
+                return False
+        try:
+            self._staging.rmdir()
+        except OSError:
+            logger.debug("%s stays", self._staging)
+        return True
+
+    def statistics(self) -> WriterStatistics:
+        """Count what was written and what was lost."""
+        return WriterStatistics(
+            written=self._written,
+            written_bytes=self._written_bytes,
+            dropped=self._dropped,
+            failed=self._failed,
+            waiting=self._queue.qsize(),
+            last_failure=self._last_failure,
+        )
+
+    def _running(self) -> bool:
+        """Start the thread if need be; False where none can be started, as during interpreter shutdown."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="phasewatch-capture-writer", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                self._threaded = False
+                return False
+            self._thread = thread
+        return True
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, threading.Event):
+                item.set()
+            else:
+                self._write(item)
+
+    def _write(self, span: PendingSpan) -> None:
+        try:
+            size_bytes = self._store(span)
+        except Exception as error:  # noqa: BLE001  # whatever one span runs into, training and the next span go on
+            self._failed += 1
+            self._last_failure = f"{type(error).__name__}: {error}"
+            if self._failed == 1:
+                logger.warning(
+                    "cannot write a span to %s: %s. It is lost, later ones will be counted only",
+                    self._node_folder,
+                    self._last_failure,
+                )
+        else:
+            self._written += 1
+            self._written_bytes += size_bytes
+
+    def _store(self, span: PendingSpan) -> int:
+        name = format_span_name(span.start, span.end)
+        parse_span_name(name)  # a step of -1 or a clock that says NaN would make a folder that nobody can read
+        files = span.render()
+        staged = self._staging / name
+        self._make(staged)
+        try:
+            for file, data in files.items():
+                (staged / file).write_bytes(data)
+            staged.rename(self._node_folder / name)
+        except OSError:
+            shutil.rmtree(staged, ignore_errors=True)
+            raise
+        return sum(map(len, files.values()))
+
+    def _make(self, staged: Path) -> None:
+        try:
+            staged.mkdir()
+        except FileNotFoundError:
+            if not self._base_made:
+                self._base.mkdir(parents=True, exist_ok=True)
+            elif not self._base.is_dir():
+                raise FileNotFoundError(errno.ENOENT, "The base folder is gone", str(self._base)) from None
+            self._staging.mkdir(parents=True, exist_ok=True)
+            staged.mkdir()
+        self._base_made = True

@@ -1,0 +1,1 @@
+"""Answers in other tools' formats: pure functions from tables to text or bytes."""
