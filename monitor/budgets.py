@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -19,18 +19,21 @@ Changes = Mapping[int, GroupBudget]
 class Budgets:
     """One budget for each group of an index, by the group's number.
 
-    Args:
-        limit: how many functions of a phase may be series that grow.
+    Attributes:
+        limit: how many functions of a phase may be series that grow; may be changed at any time.
     """
 
     def __init__(self, *, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self._budgets: dict[int, GroupBudget] = {}
         self._chosen_at: dict[int, int] = {}
 
     def of(self, number: int) -> GroupBudget:
         """Return a group's budget; one that has none yet shows nothing."""
-        return self._budgets.get(number) or GroupBudget(limit=self._limit)
+        budget = self._budgets.get(number)
+        if budget is None or budget.limit != self.limit:
+            budget = self._budgets[number] = replace(budget or GroupBudget(limit=self.limit), limit=self.limit)
+        return budget
 
     def plan(self, index: Index) -> Changes:
         """Return the budgets that should change, for groups with new spans since the last call."""

@@ -1,8 +1,8 @@
 """The composition root: builds every part from the settings, runs them in one task tree, stops them in order.
 
-Outer group: signals and the server. Inner group: sources, ingest, metrics page, progress; it is cancelled first, ingest
-finishes the batch in hand, then the server stops, then the totals are saved and the store closes. A reload rebuilds the
-inner group and leaves server, index and store alone.
+Outer group: server and signals. Inner group, one round of it: sources, ingest, metrics page, progress. At a stop the
+inner group is cancelled first (ingest finishes the batch in hand), then the totals are saved, then the server stops and
+the store closes. A reload ends the round and starts the next one with new settings; server, index and store live on.
 """
 
 from __future__ import annotations
@@ -11,28 +11,33 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
-import monitor
 from monitor.api.server import Server, open_server
 from monitor.budgets import Budgets
+from monitor.catalog import SeriesKey
 from monitor.checkpoint import load_index
-from monitor.config import Settings
-from monitor.decoding import DecodePool
-from monitor.errors import ConfigError, StoreError
+from monitor.decoding import DecodePool, open_decode_pool
+from monitor.errors import ConfigError
 from monitor.index import Index
 from monitor.ingest import Ingest
+from monitor.layout import SpanKey
+from monitor.logs import configure_logging
 from monitor.metrics import MetricsPage
 from monitor.queries import Queries
 from monitor.rows import SpanRows
-from monitor.sources.base import FileRef, Source
+from monitor.settings import Settings, SourceSettings
+from monitor.sources.base import Source
 from monitor.sources.local import LocalSource
+from monitor.status import Parts, readings_of, status_of
 from monitor.store import Store, open_store
 from monitor.upkeep import Retention, Upkeep
 from monitor.watchers import Watchers
@@ -41,4 +46,287 @@ logger = logging.getLogger("phasewatch.daemon")
 
 STORE_FILE = "phasewatch.duckdb"
 STOP_SECONDS = 4.0
-"""Stopping may take this long before what is left is cancelled; systemd and people expect an answer within 5 s."""
+"""What is left of a stop after this long is cut off; people and systemd expect an answer within five."""
+RESTART_ONLY = ("daemon_state_dir", "daemon_socket", "daemon_socket_mode", "daemon_listen", "daemon_listen_api",
+                "store_memory_bytes", "query_max_concurrent", "query_timeout_seconds", "query_watch_events")  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True)
+class Round:
+    """The parts that a reload builds anew."""
+
+    settings: Settings
+    sources: list[Source]
+    pool: DecodePool
+    ingest: Ingest
+    upkeep: Upkeep
+    page: MetricsPage
+    first_poll_done: list[bool]
+
+
+class Daemon:
+    """A daemon on an open store. Made and run by `run_daemon`.
+
+    Attributes:
+        queries: answers questions, also for the demo's table.
+    """
+
+    def __init__(self, settings: Settings, store: Store, index: Index, budgets: Budgets) -> None:
+        self.settings = settings
+        self.started = time.time()
+        self.store = store
+        self.index = index
+        self.budgets = budgets
+        self.watchers = Watchers(most_waiting=settings.query_watch_events)
+        self.server: Server | None = None
+        self.round: Round | None = None
+        self._round_changed = anyio.Event()
+        self._mark = index.catalog.mark()
+        self._stop = anyio.Event()
+        self._reload = anyio.Event()
+        self.queries = Queries(
+            index=index,
+            store=store,
+            watchers=self.watchers,
+            refresh=self.refresh,
+            status=lambda: status_of(self.parts(), time.time()),
+            page=lambda: b"" if self.round is None else self.round.page.page(),
+        )
+
+    def parts(self) -> Parts:
+        """Return what the state is read from; only once the daemon answers."""
+        if self.round is None or self.server is None:
+            raise RuntimeError("the daemon does not run")
+        return Parts(
+            index=self.index,
+            store=self.store,
+            watchers=self.watchers,
+            server=self.server,
+            sources=self.round.sources,
+            pool=self.round.pool,
+            ingest=self.round.ingest,
+            first_polls=self.round.first_poll_done,
+            started=self.started,
+        )
+
+    def stop(self) -> None:
+        """End the daemon in order."""
+        self._stop.set()
+        self._reload.set()
+
+    async def refresh(self) -> None:
+        """Poll all sources and wait until what they found is stored or known not to be ready."""
+        while self.round is None:
+            await self._round_changed.wait()
+        await self.round.ingest.refresh()
+
+    async def run(
+        self, reload_settings: Callable[[], Settings], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve until stopped; `started()` once questions are answered."""
+        settings = self.settings
+        async with anyio.create_task_group() as outer:
+            outer.start_soon(self._follow_signals)
+            async with open_server(
+                self.queries,
+                socket=settings.daemon_socket,
+                socket_mode=int(settings.daemon_socket_mode, 8),
+                listen=settings.daemon_listen,
+                listen_api=settings.daemon_listen_api,
+                max_concurrent=settings.query_max_concurrent,
+                timeout_seconds=settings.query_timeout_seconds,
+            ) as self.server:
+                while not self._stop.is_set():
+                    self._reload = anyio.Event()
+                    await self._run_round(task_status)
+                    task_status = anyio.TASK_STATUS_IGNORED
+                    if not self._stop.is_set():
+                        self._take_settings(reload_settings)
+            outer.cancel_scope.cancel()
+
+    async def _run_round(self, task_status: TaskStatus[None]) -> None:
+        settings = self.settings
+        async with open_decode_pool(
+            workers=settings.ingest_workers,
+            memory_bytes=settings.ingest_worker_memory_bytes,
+            deadline_seconds=settings.ingest_file_deadline_seconds,
+            max_file_bytes=settings.ingest_max_file_bytes,
+        ) as pool:
+            current = self._build_round(pool)
+            async with anyio.create_task_group() as inner:
+                self._show_round(current)
+                await inner.start(current.page.run)
+                await inner.start(current.ingest.run)
+                for number, source in enumerate(current.sources):
+                    inner.start_soon(self._run_source, inner, current, number, source)
+                inner.start_soon(self._report_progress, current)
+                logger.info("watching %s", ", ".join(source.name for source in current.sources))
+                task_status.started()
+                await self._reload.wait()
+                inner.cancel_scope.cancel()
+            self._mark = current.ingest.stored_mark
+            with anyio.move_on_after(STOP_SECONDS, shield=True):
+                await current.upkeep.finish()
+
+    async def _run_source(self, group: TaskGroup, current: Round, number: int, source: Source) -> None:
+        await group.start(source.run, partial(current.ingest.accept, number))
+        current.first_poll_done[number] = True
+
+    def _build_round(self, pool: DecodePool) -> Round:
+        settings = self.settings
+        sources: list[Source] = [self._build_source(source) for source in settings.source]
+        self.budgets.limit = settings.metrics_functions_per_phase
+        upkeep = Upkeep(
+            store=self.store,
+            index=self.index,
+            budgets=self.budgets,
+            retention=Retention(days=settings.store_retention_days, spans=settings.store_retention_spans),
+            wall_clock=time.time,
+            choose_every_seconds=settings.metrics_refresh_seconds,
+        )
+        ingest = Ingest(
+            sources=sources,
+            pool=pool,
+            store=self.store,
+            index=self.index,
+            stored_mark=self._mark,
+            on_stored=self._publish,
+            upkeep=upkeep.run_due,
+            wall_clock=time.time,
+            batch_files=settings.ingest_batch_files,
+            linger_seconds=settings.ingest_linger_seconds,
+            max_file_bytes=settings.ingest_max_file_bytes,
+            broken_after_seconds=settings.ingest_broken_after_seconds,
+            recheck_seconds=settings.ingest_recheck_seconds,
+            workers=settings.ingest_workers,
+        )
+        page = MetricsPage(
+            index=self.index,
+            budgets=self.budgets,
+            readings=lambda: readings_of(self.parts()),
+            refresh_seconds=settings.metrics_refresh_seconds,
+        )
+        return Round(
+            settings=settings,
+            sources=sources,
+            pool=pool,
+            ingest=ingest,
+            upkeep=upkeep,
+            page=page,
+            first_poll_done=[False] * len(sources),
+        )
+
+    def _build_source(self, source: SourceSettings) -> Source:
+        def known(key: SpanKey) -> bool:
+            series = SeriesKey(job=source.job, framework=key.framework, profiler=key.profiler, node=key.node)
+            return self.index.knows(series, key.span)
+
+        return LocalSource(
+            Path(source.path).expanduser(),
+            job=source.job,
+            known=known,
+            poll_interval_seconds=source.poll_interval_seconds,
+            events=source.events,
+            full_scan_seconds=source.full_scan_seconds,
+        )
+
+    def _show_round(self, current: Round) -> None:
+        self.round = current
+        self._round_changed.set()
+        self._round_changed = anyio.Event()
+
+    def _publish(self, spans: SpanRows) -> None:
+        if self.watchers:
+            first = len(self.index.spans) - len(spans.name)
+            self.watchers.publish([self.queries.span_row(first + place) for place in range(len(spans.name))])
+
+    def _take_settings(self, reload_settings: Callable[[], Settings]) -> None:
+        try:
+            settings = reload_settings()
+        except ConfigError as error:
+            logger.error("the settings stay as they were: %s", error)
+            return
+        kept = {name: getattr(self.settings, name) for name in RESTART_ONLY}
+        changed = [name for name in RESTART_ONLY if getattr(settings, name) != kept[name]]
+        if changed:
+            logger.warning("these settings need a restart: %s", ", ".join(name.replace("_", ".", 1) for name in changed))
+        self.settings = replace(settings, **kept)
+        configure_logging(settings.log_level, settings.log_format)  # type: ignore[arg-type]
+        logger.info("settings reloaded")
+
+    async def _follow_signals(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async for number in signals:
+                if number == signal.SIGHUP:
+                    logger.info("reloading settings")
+                    self._reload.set()
+                else:
+                    logger.info("stopping on %s", signal.Signals(number).name)
+                    self.stop()
+
+    async def _report_progress(self, current: Round) -> None:
+        """Log one line an interval while there is progress."""
+        before = current.ingest.statistics()
+        while True:
+            await anyio.sleep(current.settings.log_interval_seconds)
+            now = current.ingest.statistics()
+            if now.stored != before.stored or now.failures != before.failures:
+                logger.info(
+                    "stored %d profiles (%d in all), %d waiting, %d tried again, %d set aside",
+                    now.stored - before.stored,
+                    len(self.index.spans),
+                    now.waiting,
+                    now.retrying,
+                    sum(now.set_aside.values()),
+                )
+            before = now
+
+
+async def run_daemon(
+    settings: Settings,
+    *,
+    reload_settings: Callable[[], Settings] | None = None,
+    beside: Callable[[Daemon], object] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    task_status: TaskStatus[Daemon] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Open the store, load the index and run a daemon until it is stopped.
+
+    Args:
+        reload_settings: called at SIGHUP.
+        beside: an async function that runs beside the daemon once it answers; the daemon stops when it returns.
+        progress: told how many of how many spans are loaded.
+
+    Raises:
+        ConfigError: a setting cannot be used; StoreError: the store cannot.
+    """
+    with open_state(settings) as store:
+        index = await anyio.to_thread.run_sync(load_index, store, progress)
+        budgets = await anyio.to_thread.run_sync(
+            partial(Budgets.load, store, limit=settings.metrics_functions_per_phase)
+        )
+        daemon = Daemon(settings, store, index, budgets)
+        if len(index.spans):
+            logger.info("loaded %d profiles from %s", len(index.spans), settings.daemon_state_dir)
+        async with anyio.create_task_group() as group:
+            await group.start(daemon.run, reload_settings or (lambda: settings))
+            task_status.started(daemon)
+            if beside is not None:
+                await beside(daemon)  # type: ignore[misc]
+                daemon.stop()
+
+
+@contextmanager
+def open_state(settings: Settings) -> Iterator[Store]:
+    """Open the store in the state folder, which belongs to its user alone."""
+    folder = settings.daemon_state_dir
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the state folder {folder}: {error.strerror}; choose one with --state-dir") from error
+    before = os.umask(0o077)
+    try:
+        with open_store(folder / STORE_FILE, memory_bytes=settings.store_memory_bytes) as store:
+            yield store
+    finally:
+        os.umask(before)

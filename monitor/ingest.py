@@ -160,6 +160,11 @@ class Ingest:
         self._book.hurry(anyio.current_time())
         self._retries_changed.set()
 
+    @property
+    def stored_mark(self) -> CatalogMark:
+        """How much of the catalogue is durable."""
+        return self._mark
+
     def troubles(self) -> tuple[list[Trouble[Item]], list[Trouble[Item]]]:
         """Return the files that are tried again, and those that are set aside."""
         return self._book.waiting(), self._book.set_aside()

@@ -47,6 +47,7 @@ class Store:
         self._reading = threading.local()
         self._commits = 0
         self._commit_seconds = 0.0
+        self._size_bytes = self._measure()
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -76,6 +77,7 @@ class Store:
             self._insert("samples", samples)
         self._commits += 1
         self._commit_seconds += monotonic() - started
+        self._size_bytes = self._measure()
         return until
 
     @contextmanager
@@ -188,15 +190,18 @@ class Store:
             return plain(self._cursor().execute(sql, list(parameters)).fetchnumpy())
 
     def statistics(self) -> StoreStatistics:
-        """Say what the store did; looks at the file's size."""
-        size = 0
-        if self._path is not None:
-            for file in (self._path, self._path.with_name(self._path.name + ".wal")):
-                if file.exists():
-                    size += file.stat().st_size
-        return StoreStatistics(commits=self._commits, commit_seconds=self._commit_seconds, size_bytes=size)
+        """Say what the store did."""
+        return StoreStatistics(
+            commits=self._commits, commit_seconds=self._commit_seconds, size_bytes=self._size_bytes
+        )
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _measure(self) -> int:
+        if self._path is None:
+            return 0
+        files = (self._path, self._path.with_name(f"{self._path.name}.wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         cursor: duckdb.DuckDBPyConnection | None = getattr(self._reading, "cursor", None)

@@ -81,6 +81,13 @@ class Upkeep:
         """Save the totals, so that the next start has less to add up."""
         await anyio.to_thread.run_sync(self._save, np.empty(0, dtype=np.int32))
 
+    async def finish(self) -> None:
+        """Save the totals at a stop; a store that cannot be written costs the next start some time, no more."""
+        try:
+            await self.checkpoint()
+        except StoreError as error:
+            logger.warning("the totals were not saved, the next start adds them up anew: %s", error)
+
     async def _choose_series(self) -> None:
         changes = self._budgets.plan(self._index)
         if changes:
