@@ -23,13 +23,11 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from monitor.api.server import Server, open_server
 from monitor.budgets import Budgets
-from monitor.catalog import SeriesKey
 from monitor.checkpoint import load_index
 from monitor.decoding import DecodePool, open_decode_pool
 from monitor.errors import ConfigError
 from monitor.index import Index
 from monitor.ingest import Ingest
-from monitor.layout import SpanKey
 from monitor.logs import configure_logging
 from monitor.metrics import MetricsPage
 from monitor.queries import Queries
@@ -217,14 +215,9 @@ class Daemon:
         )
 
     def _build_source(self, source: SourceSettings) -> Source:
-        def known(key: SpanKey) -> bool:
-            series = SeriesKey(job=source.job, framework=key.framework, profiler=key.profiler, node=key.node)
-            return self.index.knows(series, key.span)
-
         return LocalSource(
             Path(source.path).expanduser(),
             job=source.job,
-            known=known,
             poll_interval_seconds=source.poll_interval_seconds,
             events=source.events,
             full_scan_seconds=source.full_scan_seconds,

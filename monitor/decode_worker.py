@@ -1,7 +1,7 @@
 """The decoder process: reads batches of files from its standard input and answers with columns, until the input ends.
 
 It parses bytes that others wrote, so it holds no secrets, may use little, and what it says is checked by its parent. It
-never opens a file, a socket or another process.
+opens only the profiles it is told, no socket and no other process.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ import resource
 import signal
 import struct
 import sys
+from collections.abc import Callable
 from typing import BinaryIO
 
 import msgspec
 
+from monitor.errors import ReadError
 from monitor.profiles.batch import decode_batch, encode_batch
+from monitor.reading import LocalFile, read_file
 
 LENGTH = struct.Struct("<Q")
 PLACE = struct.Struct("<q")
@@ -27,9 +30,18 @@ NICER = 5
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """Files to decode, as (profiler, bytes)."""
+    """Files to decode: each as (profiler, its bytes or none, path, root); a file without bytes is read from its path."""
 
-    files: list[tuple[str, bytes]]
+    max_bytes: int
+    files: list[tuple[str, bytes | None, str, str]]
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """The batch, encoded, and the version and size in bytes of each file."""
+
+    batch: bytes
+    versions: list[tuple[int, ...]]
+    sizes: list[int]
 
 
 def limit_self(memory_bytes: int) -> None:
@@ -61,13 +73,37 @@ def serve(requests: BinaryIO, answers: BinaryIO, place_file: int) -> None:
 
     gc.disable()  # a batch makes many tuples and no cycles; collecting between batches is enough
     while (frame := read_frame(requests)) is not None:
-        request = msgspec.msgpack.decode(frame, type=Request)
-        answer = encode_batch(decode_batch(request.files, begin))
-        del frame, request
+        answer = msgspec.msgpack.encode(answer_to(msgspec.msgpack.decode(frame, type=Request), begin))
         answers.write(LENGTH.pack(len(answer)))
         answers.write(answer)
         answers.flush()
+        del frame, answer
         gc.collect()
+
+
+def answer_to(request: Request, begin: Callable[[int], None]) -> Answer:
+    """Read and decode the files of one request."""
+    versions: list[tuple[int, ...]] = [()] * len(request.files)
+    sizes = [0] * len(request.files)
+
+    def getter(place: int) -> Callable[[], bytes]:
+        _, given, path, root = request.files[place]
+
+        def get() -> bytes:
+            data = given
+            if data is None:
+                try:
+                    data, versions[place] = read_file(LocalFile(path, root), request.max_bytes)
+                except ReadError as error:
+                    versions[place] = error.version
+                    raise
+            sizes[place] = len(data)
+            return data
+
+        return get
+
+    files = [(file[0], getter(place)) for place, file in enumerate(request.files)]
+    return Answer(encode_batch(decode_batch(files, begin)), versions, sizes)
 
 
 def main(arguments: list[str]) -> None:

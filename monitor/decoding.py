@@ -6,32 +6,47 @@ the others of its batch are decoded again by its successor.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import logging
 import os
 import signal
-import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
+from typing import NamedTuple, TypeAlias
 
 import anyio
 import msgspec
 import numpy as np
-from anyio.abc import ByteReceiveStream, Process
+from anyio.abc import Process
 
+from monitor.decode_worker import LENGTH, PLACE, Answer
+from monitor.errors import ReadError
 from monitor.profiles.batch import COLUMN_TYPES, read_batch
 from monitor.profiles.columns import DecodedBatch, Failure
+from monitor.reading import FileData, LocalFile, Version
 
 logger = logging.getLogger("phasewatch.decoding")
 
-LENGTH = struct.Struct("<Q")
-PLACE = struct.Struct("<q")
 STOP_SECONDS = 1.0
 LARGEST_ANSWER_BYTES = 2**31
+PIPE_BYTES = 2**20
+
+
+Readable: TypeAlias = LocalFile | FileData | ReadError
+
+
+class Decoded(NamedTuple):
+    """The batch, and the version and size in bytes of each of its files."""
+
+    batch: DecodedBatch
+    versions: list[Version]
+    sizes: list[int]
 
 
 class WorkerFailed(Exception):
@@ -72,9 +87,11 @@ class Counters:
 
 @dataclass(slots=True)
 class Worker:
-    """One child and what is needed to talk to it."""
+    """One child, and the descriptors for talking to it: requests out, answers in, and the place it is at."""
 
     process: Process
+    requests: int
+    answers: int
     place_file: int
 
     def place(self) -> int:
@@ -92,8 +109,8 @@ class Worker:
             if self.process.returncode is None:
                 self.process.kill()
             await self.process.wait()
-            await self.process.aclose()
-        os.close(self.place_file)
+        for descriptor in (self.requests, self.answers, self.place_file):
+            os.close(descriptor)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,23 +133,28 @@ class DecodePool:
     def __post_init__(self) -> None:
         self._limiter = anyio.CapacityLimiter(self.workers)
 
-    async def decode(self, files: Sequence[tuple[str, bytes]]) -> DecodedBatch:
-        """Decode files, given as (profiler, bytes), in one child; waits until one is free.
+    async def decode(self, files: Sequence[tuple[str, Readable]]) -> Decoded:
+        """Decode files, given as (profiler, file), in one child; waits until one is free.
 
         A cancel leaves no child behind with half an answer.
         """
-        blamed = {
-            place: Failure(reason=f"has {len(data)} bytes, more than the {self.max_file_bytes} allowed", incomplete=False)
-            for place, (_, data) in enumerate(files)
-            if len(data) > self.max_file_bytes
-        }
+        blamed = {place: refusal for place, (_, file) in enumerate(files) if (refusal := self._refusal(file))}
         async with self._limiter:
             started = monotonic()
-            batch = await self._decode_all(files, blamed)
+            decoded = await self._decode_all(files, blamed)
             self._counters.busy_seconds += monotonic() - started
         self._counters.files += len(files)
-        self._counters.failures += len(batch.failures)
-        return batch
+        self._counters.failures += len(decoded.batch.failures)
+        return decoded
+
+    def _refusal(self, file: Readable) -> Failure | None:
+        """Return why a file is not even sent to a child."""
+        if isinstance(file, ReadError):
+            return Failure(reason=file.reason, kind=file.kind)
+        if isinstance(file, FileData) and len(file.data) > self.max_file_bytes:
+            reason = f"has {len(file.data)} bytes, more than the {self.max_file_bytes} allowed"
+            return Failure(reason=reason, kind="too_large")
+        return None
 
     def statistics(self) -> DecodeStatistics:
         """Say what happened since the start."""
@@ -151,7 +173,7 @@ class DecodePool:
         while self._idle:
             await self._idle.pop().end()
 
-    async def _decode_all(self, files: Sequence[tuple[str, bytes]], blamed: dict[int, Failure]) -> DecodedBatch:
+    async def _decode_all(self, files: Sequence[tuple[str, Readable]], blamed: dict[int, Failure]) -> Decoded:
         """Decode again without the file to blame until a child gets through.
 
         A child may also die of something else, so a file is blamed for a crash only when it happens twice.
@@ -160,14 +182,14 @@ class DecodePool:
         while True:
             places = [place for place in range(len(files)) if place not in blamed]
             if not places:
-                return place_back(empty_batch(), places, len(files), blamed)
+                return place_back(Decoded(empty_batch(), [], []), places, files, blamed)
             worker = await self._take()
             try:
-                batch = await self._ask(worker, [files[place] for place in places])
+                decoded = await self._ask(worker, [files[place] for place in places])
             except WorkerFailed as failure:
                 suspect = places[min(max(worker.place(), 0), len(places) - 1)]
                 if suspect in suspected or failure.certain:
-                    blamed[suspect] = Failure(reason=str(failure), incomplete=False)
+                    blamed[suspect] = Failure(reason=str(failure), kind="crashed")
                 suspected.add(suspect)
                 self._counters.restarts += 1
                 await worker.end()
@@ -176,7 +198,7 @@ class DecodePool:
                 raise
             else:
                 self._idle.append(worker)
-                return place_back(batch, places, len(files), blamed)
+                return place_back(decoded, places, files, blamed)
 
     async def _take(self) -> Worker:
         while self._idle:
@@ -186,39 +208,34 @@ class DecodePool:
             await worker.end()
         return await start_worker(self.memory_bytes)
 
-    async def _ask(self, worker: Worker, files: list[tuple[str, bytes]]) -> DecodedBatch:
+    async def _ask(self, worker: Worker, files: list[tuple[str, Readable]]) -> Decoded:
         worker.forget_place()
-        answer: list[bytes | bytearray] = []
+        request = msgspec.msgpack.encode([self.max_file_bytes, [on_wire(*file) for file in files]])
+        answer: list[bytearray] = []
         late = False
         async with anyio.create_task_group() as group:
-            group.start_soon(self._exchange, worker, files, answer, group.cancel_scope)
+            group.start_soon(self._exchange, worker, request, answer, group.cancel_scope)
             late = await self._watch(worker)
         if late:
             raise WorkerFailed(f"took longer than {self.deadline_seconds:g} s to decode", certain=True)
         if not answer:
             await self._explain_end(worker)
         try:
-            return read_batch(answer[0], len(files))
+            return read_answer(answer[0], len(files))
         except ValueError as error:
             self._counters.crashes += 1
             raise WorkerFailed(f"the decoder gave a damaged answer on it ({error})") from error
 
     async def _exchange(
-        self, worker: Worker, files: list[tuple[str, bytes]], answer: list[bytes | bytearray], done: anyio.CancelScope
+        self, worker: Worker, request: bytes, answer: list[bytearray], done: anyio.CancelScope
     ) -> None:
-        """Send the files and receive the answer, or nothing where the child died; then end the watch."""
-        request = msgspec.msgpack.encode([files])
-        stdin, stdout = worker.process.stdin, worker.process.stdout
-        if stdin is None or stdout is None:
-            raise RuntimeError("a decoder without pipes")
-        try:
-            await stdin.send(LENGTH.pack(len(request)))
-            await stdin.send(request)
-            (length,) = LENGTH.unpack(bytes(await receive_exactly(stdout, LENGTH.size)))
-            if length <= LARGEST_ANSWER_BYTES:
-                answer.append(await receive_exactly(stdout, length))
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, ConnectionError):
-            pass  # the child is gone; why is asked after the watch has ended
+        """Send the request and receive the answer, or nothing where the child died; then end the watch.
+
+        The thread ends as soon as the child does, so whoever cancels this kills the child.
+        """
+        got = await anyio.to_thread.run_sync(exchange, worker, request, abandon_on_cancel=True)
+        if got is not None:
+            answer.append(got)
         done.cancel()
 
     async def _watch(self, worker: Worker) -> bool:
@@ -260,31 +277,85 @@ async def open_decode_pool(
 
 async def start_worker(memory_bytes: int) -> Worker:
     """Start a child with an environment that holds nothing of ours."""
-    place_file = os.memfd_create("phasewatch-place")
-    os.pwrite(place_file, PLACE.pack(0), 0)
     package_home = str(Path(__file__).parent.parent)
     code = f"import sys; sys.path.append({package_home!r}); from monitor.decode_worker import main; main(sys.argv[1:])"
+    place_file = os.memfd_create("phasewatch-place")
+    os.pwrite(place_file, PLACE.pack(0), 0)
+    (stdin, requests), (answers, stdout) = wide_pipe(), wide_pipe()
     try:
         process = await anyio.open_process(
             [sys.executable, "-I", "-c", code, str(memory_bytes), str(place_file)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=stdin,
+            stdout=stdout,
             stderr=subprocess.DEVNULL,
             env={"PATH": os.defpath, "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             pass_fds=[place_file],
             start_new_session=True,
         )
     except BaseException:
-        os.close(place_file)
+        for descriptor in (requests, answers, place_file):
+            os.close(descriptor)
         raise
-    return Worker(process=process, place_file=place_file)
+    finally:
+        os.close(stdin)
+        os.close(stdout)
+    return Worker(process=process, requests=requests, answers=answers, place_file=place_file)
 
 
-async def receive_exactly(stream: ByteReceiveStream, length: int) -> bytearray:
-    """Receive so many bytes; raises EndOfStream where there are fewer."""
-    data = bytearray()
-    while len(data) < length:
-        data += await stream.receive(min(length - len(data), 2**20))
+def wide_pipe() -> tuple[int, int]:
+    """Make a pipe that holds much, so that a batch crosses it in few turns; returns its reading and writing ends."""
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    with contextlib.suppress(OSError):  # beyond the user's limit for pipes it stays as it is
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return reading, writing
+
+
+def on_wire(profiler: str, file: Readable) -> tuple[str, bytes | None, str, str]:
+    """Put one file into a request."""
+    if isinstance(file, FileData):
+        return profiler, file.data, "", ""
+    if isinstance(file, LocalFile):
+        return profiler, None, file.path, file.root
+    raise TypeError("a file that was not read is not sent")
+
+
+def read_answer(data: bytearray, files: int) -> Decoded:
+    """Read what a child sent, believing nothing; raises ValueError for nonsense."""
+    answer = msgspec.msgpack.decode(data, type=Answer)
+    if not len(answer.versions) == len(answer.sizes) == files or min(answer.sizes, default=0) < 0:
+        raise ValueError("versions or sizes of other files")
+    return Decoded(read_batch(answer.batch, files), answer.versions, answer.sizes)
+
+
+def exchange(worker: Worker, request: bytes) -> bytearray | None:
+    """Send a request and receive its answer; None where the child ends before. Blocks."""
+    try:
+        send_all(worker.requests, LENGTH.pack(len(request)))
+        send_all(worker.requests, request)
+    except BrokenPipeError:
+        return None
+    head = receive_exactly(worker.answers, LENGTH.size)
+    if head is None or (length := LENGTH.unpack(head)[0]) > LARGEST_ANSWER_BYTES:
+        return None
+    return receive_exactly(worker.answers, length)
+
+
+def send_all(descriptor: int, data: bytes) -> None:
+    """Write everything."""
+    view = memoryview(data)
+    while len(view):
+        view = view[os.write(descriptor, view) :]
+
+
+def receive_exactly(descriptor: int, length: int) -> bytearray | None:
+    """Read so many bytes; None where there are fewer."""
+    data = bytearray(length)
+    view = memoryview(data)
+    while len(view):
+        count = os.readv(descriptor, [view[: 2**20]])
+        if not count:
+            return None
+        view = view[count:]
     return data
 
 
@@ -294,17 +365,23 @@ def empty_batch() -> DecodedBatch:
     return DecodedBatch(files=0, functions=[], **columns)  # type: ignore[arg-type]
 
 
-def place_back(batch: DecodedBatch, places: list[int], files: int, blamed: dict[int, Failure]) -> DecodedBatch:
-    """Turn the places of a batch of some files into those of all files."""
-    if len(places) == files:
-        return batch
-    where = np.asarray(places, dtype=np.int32)
-    return DecodedBatch(
-        **{name: getattr(batch, name) for name in COLUMN_TYPES if name not in ("row_file", "sample_file")},
-        files=files,
-        functions=batch.functions,
-        row_file=where[batch.row_file] if len(places) else batch.row_file,
-        sample_file=where[batch.sample_file] if len(places) else batch.sample_file,
-        failures={**{places[place]: failure for place, failure in batch.failures.items()}, **blamed},
-        empty=[places[place] for place in batch.empty],
-    )
+def place_back(
+    decoded: Decoded, places: list[int], files: Sequence[tuple[str, Readable]], blamed: dict[int, Failure]
+) -> Decoded:
+    """Turn the places of an answer about some files into those of all files."""
+    batch = decoded.batch
+    versions = [file.version if isinstance(file, (FileData, ReadError)) else () for _, file in files]
+    sizes = [0] * len(files)
+    for place, version, size in zip(places, decoded.versions, decoded.sizes, strict=True):
+        versions[place], sizes[place] = version or versions[place], size
+    if len(places) < len(files):
+        where = np.asarray(places, dtype=np.int32)
+        batch = replace(
+            batch,
+            files=len(files),
+            row_file=where[batch.row_file] if len(places) else batch.row_file,
+            sample_file=where[batch.sample_file] if len(places) else batch.sample_file,
+            failures={**{places[place]: failure for place, failure in batch.failures.items()}, **blamed},
+            empty=[places[place] for place in batch.empty],
+        )
+    return Decoded(batch, versions, sizes)

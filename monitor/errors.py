@@ -35,6 +35,21 @@ class IncompleteFile(CorruptFile):
     """A file that ends too early: the normal state of a file that is being written."""
 
 
+class ReadError(CorruptFile):
+    """One file was not read.
+
+    Args:
+        reason: why, in one sentence without the file's name.
+        kind: one word for counting: missing, unreadable, too_large or refused.
+        version: what was seen of the file.
+    """
+
+    def __init__(self, reason: str, *, kind: str, version: tuple[int, ...] = ()) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.version = version
+
+
 class LayoutError(CorruptFile):
     """A name on disk that does not follow the layout; the reason says which part of which name."""
 

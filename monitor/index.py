@@ -7,7 +7,7 @@ Prometheus counters continue without a reset.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -125,13 +125,12 @@ class Index:
         self.span_seconds: dict[tuple[int, int, int, int], Histogram] = {}
         self.last_step: dict[tuple[int, int], int] = {}
         self.last_end_us: dict[int, float] = {}
-        self._names: dict[int, set[str]] = {}
+        self._names: dict[SeriesKey, set[str]] = {}
         self._group_numbers: dict[tuple[int, int, int, int], int] = {}
 
-    def knows(self, series: SeriesKey, name: str) -> bool:
-        """Tell whether a span has been added, even if retention has dropped its rows since."""
-        number = self.catalog.find_series(series)
-        return number is not None and name in self._names.get(number, ())
+    def names_of(self, series: SeriesKey) -> Set[str]:
+        """Return the names of a series' spans, those that retention has dropped included; the set grows as they come."""
+        return self._names.setdefault(series, set())
 
     def add_spans(self, rows: SpanRows, kept: npt.NDArray[np.bool_] | None = None) -> Ids:
         """Count spans into their groups.
@@ -186,6 +185,8 @@ class Index:
 
     def _count(self, rows: SpanRows, groups: Ids) -> None:
         said = rows.columns
+        keys = self.catalog.series
+        names = {number: self._names.setdefault(keys[number], set()) for number in np.unique(rows.series).tolist()}
         columns = (groups, rows.series, said.start_mode, said.start_step, said.start_us, said.end_us)
         walk = zip(rows.name, *(column.tolist() for column in columns), strict=True)
         for name, group_number, series, mode, step, start_us, end_us in walk:
@@ -193,7 +194,7 @@ class Index:
             group.spans += 1
             group.first_us = min(group.first_us, start_us)
             group.last_us = max(group.last_us, end_us)
-            self._names.setdefault(series, set()).add(name)
+            names[series].add(name)
             self.last_end_us[series] = max(self.last_end_us.get(series, end_us), end_us)
             if step >= 0:
                 self.last_step[series, mode] = max(self.last_step.get((series, mode), step), step)

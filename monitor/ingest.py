@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 import anyio
 import numpy as np
@@ -18,14 +17,15 @@ from anyio.abc import ObjectSendStream, TaskStatus
 
 from monitor.backlog import Backlog
 from monitor.catalog import CatalogMark, SeriesKey
-from monitor.decoding import DecodePool
+from monitor.decoding import Decoded, DecodePool
 from monitor.errors import StoreError
 from monitor.index import Index
 from monitor.logs import log_once
-from monitor.profiles.columns import DecodedBatch
+from monitor.profiles.columns import Failure
+from monitor.reading import Version
 from monitor.retry import RetryBook, Trouble, count_by_kind
 from monitor.rows import ProfileRows, SpanRows, columns_of, profile_rows
-from monitor.sources.base import FileData, FileRef, ReadFailure, Source
+from monitor.sources.base import FileRef, Source
 from monitor.store import Store
 
 logger = logging.getLogger("phasewatch.ingest")
@@ -33,31 +33,39 @@ logger = logging.getLogger("phasewatch.ingest")
 MOST_WAITING = 20_000
 MOST_RETRIES_AT_ONCE = 500
 UPKEEP_SECONDS = 1.0
+FINAL_KINDS = ("too_large", "refused", "crashed")
+"""Trying again is pointless, or harmful, unless the file changes."""
 LONGEST_STORE_PAUSE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
-    """One file of one source on its way; equal when source and span are."""
+    """One file of one source on its way; equal when source and path are."""
 
     source: int
     ref: FileRef
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Item) and self.source == other.source and self.ref.key == other.ref.key
+        return isinstance(other, Item) and self.source == other.source and self.ref.path == other.ref.path
 
     def __hash__(self) -> int:
-        return hash((self.source, self.ref.key))
+        return hash(self.ref.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
-    """A batch between decoding and storing: `items[i]`, of `sizes[i]` bytes, is file i of `batch`."""
+class Place:
+    """Whose spans lie in a node folder, and the names of those that are stored: the index's own set."""
+
+    series: SeriesKey
+    names: Set[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A batch between decoding and storing: `items[i]` is file i of `decoded`."""
 
     items: list[Item]
-    sizes: list[int]
-    versions: list[tuple[int, ...]]
-    batch: DecodedBatch
+    decoded: Decoded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +135,7 @@ class Ingest:
         self._max_file_bytes = max_file_bytes
         self._workers = workers
         self._in_hand: set[Item] = set()
+        self._places: dict[tuple[int, str, str, str], Place] = {}
         self._book: RetryBook[Item] = RetryBook(
             broken_after_seconds=broken_after_seconds, recheck_seconds=recheck_seconds
         )
@@ -188,45 +197,31 @@ class Ingest:
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled. A transaction under way is finished first."""
-        send, receive = anyio.create_memory_object_stream[Decoded](1)
+        send, receive = anyio.create_memory_object_stream[Taken](1)
         async with send, receive, anyio.create_task_group() as group:
             for _ in range(self._workers):
                 group.start_soon(self._decode_batches, send)
             group.start_soon(self._retry_failed)
             task_status.started()
             while True:
-                decoded = None
+                taken = None
                 with anyio.move_on_after(UPKEEP_SECONDS):
-                    decoded = await receive.receive()
-                if decoded is not None:
-                    await self._store_batch(decoded)
+                    taken = await receive.receive()
+                if taken is not None:
+                    await self._store_batch(taken)
                 await self._upkeep()
 
-    async def _decode_batches(self, send: ObjectSendStream[Decoded]) -> None:
+    async def _decode_batches(self, send: ObjectSendStream[Taken]) -> None:
         while True:
             items = await self._backlog.take(self._batch_files, lambda item: item.source)
-            decoded = await self._read_and_decode(items)
-            self._backlog.finish(len(items) - len(decoded.items))
-            if decoded.items:
-                await send.send(decoded)
+            await send.send(await self._read_and_decode(items))
 
-    async def _read_and_decode(self, items: list[Item]) -> Decoded:
+    async def _read_and_decode(self, items: list[Item]) -> Taken:
         source = self._sources[items[0].source]
-        outcomes = await source.read([item.ref for item in items], max_bytes=self._max_file_bytes)
-        whole: list[tuple[Item, FileData]] = []
-        for item, outcome in zip(items, outcomes, strict=True):
-            if isinstance(outcome, ReadFailure):
-                final = outcome.kind in ("too_large", "refused")
-                self._note_failure(item, outcome.reason, outcome.kind, outcome.version, final=final)
-            else:
-                whole.append((item, outcome))
-        batch = await self._pool.decode([(item.ref.key.profiler, data.data) for item, data in whole])
-        return Decoded(
-            items=[item for item, _ in whole],
-            sizes=[len(data.data) for _, data in whole],
-            versions=[data.version for _, data in whole],
-            batch=batch,
-        )
+        files = await source.read([item.ref for item in items], max_bytes=self._max_file_bytes)
+        profilers = [item.ref.key.profiler for item in items]
+        decoded = await self._pool.decode(list(zip(profilers, files, strict=True)))
+        return Taken(items=items, decoded=decoded)
 
     async def _retry_failed(self) -> None:
         while True:
@@ -254,21 +249,21 @@ class Ingest:
 
     # -- verdicts --------------------------------------------------------------------------------------------------
 
-    async def _store_batch(self, decoded: Decoded) -> None:
-        for place, failure in decoded.batch.failures.items():
-            kind = "incomplete" if failure.incomplete else "corrupt"
-            self._note_failure(decoded.items[place], failure.reason, kind, decoded.versions[place])
-        places = self._new_places(decoded)
+    async def _store_batch(self, taken: Taken) -> None:
+        batch = taken.decoded.batch
+        for place, failure in batch.failures.items():
+            self._note_failure(taken.items[place], failure, taken.decoded.versions[place])
+        places = self._new_places(taken)
         if places:
-            spans = self._span_rows(decoded, places)
-            profiles = profile_rows(self._index.catalog, decoded.batch, places, spans.number)
+            spans = self._span_rows(taken, places)
+            profiles = profile_rows(self._index.catalog, batch, places, spans.number)
             await self._commit(spans, profiles)
             groups = self._index.add_spans(spans)
             self._index.add_rows(spans.number, groups, profiles)
-            self._note_stored(decoded, places, spans)
-        for item in decoded.items:
+            self._note_stored(taken, places, spans)
+        for item in taken.items:
             self._in_hand.discard(item)
-        self._backlog.finish(len(decoded.items))
+        self._backlog.finish(len(taken.items))
 
     async def _commit(self, spans: SpanRows, profiles: ProfileRows) -> None:
         pause = 0.5
@@ -285,61 +280,76 @@ class Ingest:
                 await anyio.sleep(pause)
                 pause = min(pause * 2, LONGEST_STORE_PAUSE_SECONDS)
 
-    def _new_places(self, decoded: Decoded) -> list[int]:
+    def _new_places(self, taken: Taken) -> list[int]:
         """Return which files of a batch hold a span that is not stored yet, each span once."""
-        seen: set[tuple[SeriesKey, str]] = set()
+        seen: set[tuple[int, str]] = set()
         places: list[int] = []
-        for place, item in enumerate(decoded.items):
-            if place in decoded.batch.failures:
+        for place, item in enumerate(taken.items):
+            if place in taken.decoded.batch.failures:
                 continue
             self._book.settled(item)
-            identity = (self._series(item), item.ref.key.span)
-            if identity not in seen and not self._index.knows(*identity):
-                seen.add(identity)
+            names, name = self._place(item).names, item.ref.key.span
+            if name not in names and (id(names), name) not in seen:
+                seen.add((id(names), name))
                 places.append(place)
         return places
 
-    def _span_rows(self, decoded: Decoded, places: Sequence[int]) -> SpanRows:
+    def _span_rows(self, taken: Taken, places: Sequence[int]) -> SpanRows:
         catalog = self._index.catalog
-        items = [decoded.items[place] for place in places]
+        items = [taken.items[place] for place in places]
         first = self._index.next_number
         return SpanRows(
             number=np.arange(first, first + len(items), dtype=np.int32),
-            series=np.asarray([catalog.series_number(self._series(item)) for item in items], dtype=np.int32),
+            series=np.asarray([catalog.series_number(self._place(item).series) for item in items], dtype=np.int32),
             folder=np.asarray(
-                [catalog.folder_number(str(PurePosixPath(item.ref.path).parents[1])) for item in items], dtype=np.int32
+                [catalog.folder_number(item.ref.path.rsplit("/", 2)[0]) for item in items], dtype=np.int32
             ),
             name=[item.ref.key.span for item in items],
-            size_bytes=np.asarray([decoded.sizes[place] for place in places], dtype=np.int64),
+            size_bytes=np.asarray([taken.decoded.sizes[place] for place in places], dtype=np.int64),
             columns=columns_of([item.ref.span for item in items]),
         )
 
-    def _note_stored(self, decoded: Decoded, places: Sequence[int], spans: SpanRows) -> None:
+    def _note_stored(self, taken: Taken, places: Sequence[int], spans: SpanRows) -> None:
         self._stored += len(places)
-        self._empty += len(set(decoded.batch.empty).intersection(places))
-        self._bytes += sum(decoded.sizes[place] for place in places)
+        self._empty += len(set(taken.decoded.batch.empty).intersection(places))
+        self._bytes += sum(taken.decoded.sizes[place] for place in places)
         self._batches += 1
         self._lag_seconds = max(0.0, self._wall_clock() - float(spans.columns.end_us[-1]) / 1e6)
         self._on_stored(spans)
 
-    def _note_failure(
-        self, item: Item, reason: str, kind: str, version: tuple[int, ...], *, final: bool = False
-    ) -> None:
-        self._in_hand.discard(item)
-        self._failures[kind] += 1
-        now = anyio.current_time()
-        verdict = self._book.failed(item, reason=reason, kind=kind, version=version, now=now, final=final)
+    def _note_failure(self, item: Item, failure: Failure, version: Version) -> None:
+        self._failures[failure.kind] += 1
+        verdict = self._book.failed(
+            item,
+            reason=failure.reason,
+            kind=failure.kind,
+            version=version,
+            now=anyio.current_time(),
+            final=failure.kind in FINAL_KINDS,
+        )
         if verdict == "set_aside":
-            log_once(logger, f"aside:{item.ref.path}", "set aside %s: %s", item.ref.path, reason, level=logging.WARNING)
+            log_once(
+                logger,
+                f"aside:{item.ref.path}:{version}",
+                "set aside %s: %s",
+                item.ref.path,
+                failure.reason,
+                level=logging.WARNING,
+            )
         self._retries_changed.set()
 
     def _is_new(self, item: Item) -> bool:
         if item in self._in_hand or item in self._book:
             return False
-        return not self._index.knows(self._series(item), item.ref.key.span)
+        return item.ref.key.span not in self._place(item).names
 
-    def _series(self, item: Item) -> SeriesKey:
+    def _place(self, item: Item) -> Place:
+        """Return whose span it is; looked up once for each node folder, since this is asked for every file."""
         key = item.ref.key
-        return SeriesKey(
-            job=self._sources[item.source].job, framework=key.framework, profiler=key.profiler, node=key.node
-        )
+        where = (item.source, key.framework, key.profiler, key.node)
+        place = self._places.get(where)
+        if place is None:
+            job = self._sources[item.source].job
+            series = SeriesKey(job=job, framework=key.framework, profiler=key.profiler, node=key.node)
+            place = self._places[where] = Place(series=series, names=self._index.names_of(series))
+        return place

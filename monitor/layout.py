@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from monitor.errors import LayoutError
 from monitor.spans import Span, parse_any_name, parse_legacy_name, parse_span_name, quoted
@@ -22,8 +23,7 @@ class FileKind(Enum):
     HTML = "python_stats.html"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpanKey:
+class SpanKey(NamedTuple):
     """The identity of a profile within its job.
 
     Attributes:

@@ -64,8 +64,8 @@ class Queries:
         numbers, starts, ends = (spans.column(name)[rows] for name in ("number", "start_us", "end_us"))
         entry, measures = await anyio.to_thread.run_sync(self._store.sum_entries, numbers)
         return self._table(
-            entry, measures, scope, callers=callers, spans=len(rows), first_us=starts.min(initial=np.inf),
-            last_us=ends.max(initial=-np.inf),
+            entry, measures, scope, callers=callers, spans=len(rows), first_us=float(starts.min(initial=np.inf)),
+            last_us=float(ends.max(initial=-np.inf)),
         )
 
     async def training_phases(self, scope: Scope, *, callers: bool) -> list[PhaseStats]:

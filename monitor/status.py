@@ -17,6 +17,7 @@ from monitor.store import Store
 from monitor.watchers import Watchers
 
 MOST_TROUBLES_SHOWN = 100
+FAILURE_KINDS = ("incomplete", "corrupt", "missing", "unreadable", "too_large", "refused", "crashed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +108,7 @@ def ingest_readings(parts: Parts) -> Iterator[Reading]:
     yield counter("phasewatch_ingest_batches", "Batches stored since the start.", numbers.batches)
     yield counter("phasewatch_ingest_store_failures", "Transactions that failed and were repeated.", numbers.store_failures)
     yield counter("phasewatch_ingest_negative_values", "Times below zero, kept out of counters.", negative)
-    for kind in ("incomplete", "corrupt", "missing", "unreadable", "too_large", "refused"):
+    for kind in FAILURE_KINDS:
         failed = numbers.failures.get(kind, 0)
         aside = numbers.set_aside.get(kind, 0)
         yield counter("phasewatch_ingest_failures", "Attempts at a file that failed.", failed, kind=kind)

@@ -32,7 +32,7 @@ class CaptureStatistics:
 
     Attributes:
         written: on disk.
-        waiting: recorded and still in the queue.
+        waiting: recorded and not yet written.
         dropped: recorded, and thrown away because the queue was full.
         failed: recorded, and lost because it could not be rendered or written.
         refused: not recorded, because another profiler was active or the profiler failed to start.

@@ -44,7 +44,7 @@ class WriterStatistics:
     Attributes:
         dropped: spans refused because the queue was full.
         failed: spans that could not be rendered or written.
-        waiting: spans in the queue, without the one in hand.
+        waiting: spans taken and not yet written, the one in hand included.
         last_failure: the newest error's text.
     """
 
@@ -83,7 +83,7 @@ class SpanWriter:
         self._thread: threading.Thread | None = None
         self._closed = False
         # Each counter is changed by one thread only.
-        self._written = self._written_bytes = self._dropped = self._failed = 0
+        self._taken = self._written = self._written_bytes = self._dropped = self._failed = 0
         self._last_failure: str | None = None
 
     def submit(self, span: PendingSpan) -> None:
@@ -91,6 +91,7 @@ class SpanWriter:
         if self._closed:
             return
         if not self._threaded or not self._running():
+            self._taken += 1
             self._write(span)
         elif self._queue.qsize() >= self._limit:
             self._dropped += 1
@@ -102,12 +103,16 @@ class SpanWriter:
                     self._node_folder,
                 )
         else:
+            self._taken += 1
             self._queue.put(span)
 
     def flush(self, timeout_seconds: float = FLUSH_SECONDS) -> bool:
         """Wait until all that was submitted is written; False when the deadline passed first."""
         if self._thread is None:
             return True
+        if self._closed:
+            self._thread.join(timeout_seconds)
+            return not self._thread.is_alive()
         done = threading.Event()
         self._queue.put(done)
         return done.wait(timeout_seconds)
@@ -123,7 +128,7 @@ class SpanWriter:
             if self._thread.is_alive():
                 logger.warning(
                     "%s spans were still not written to %s after %s s and are lost",
-                    self._queue.qsize(),
+                    self.statistics().waiting,
                     self._node_folder,
                     timeout_seconds,
                 )
@@ -141,7 +146,7 @@ class SpanWriter:
             written_bytes=self._written_bytes,
             dropped=self._dropped,
             failed=self._failed,
-            waiting=self._queue.qsize(),
+            waiting=self._taken - self._written - self._failed,
             last_failure=self._last_failure,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -46,29 +46,33 @@ class Wire(msgspec.Struct, frozen=True, array_like=True):
     files: int
     functions: list[FunctionName]
     columns: dict[str, bytes]
-    failures: dict[int, tuple[str, bool]]
+    failures: dict[int, tuple[str, str]]
     empty: list[int]
 
 
-def decode_batch(files: Iterable[tuple[str, bytes]], begin: Callable[[int], None] = lambda place: None) -> DecodedBatch:
-    """Decode files, given as (profiler, bytes); one that fails is named in the batch and harms no other.
+def decode_batch(
+    files: Sequence[tuple[str, Callable[[], bytes]]], begin: Callable[[int], None] = lambda place: None
+) -> DecodedBatch:
+    """Decode files, given as (profiler, what gives the bytes); one that fails is named and harms no other.
 
     Args:
         begin: told each file's place before it is touched.
     """
-    listed = list(files)
-    batch = build(listed, begin, checks={})
-    return batch if in_range(batch) else build(listed, begin, checks=CHECKS)
+    batch = build(files, begin, checks={})
+    return batch if in_range(batch) else build(files, begin, checks=CHECKS)
 
 
 def build(
-    files: Sequence[tuple[str, bytes]], begin: Callable[[int], None], checks: Mapping[str, Callable[[bytes], None]]
+    files: Sequence[tuple[str, Callable[[], bytes]]],
+    begin: Callable[[int], None],
+    checks: Mapping[str, Callable[[bytes], None]],
 ) -> DecodedBatch:
     """Decode files into one batch, each checked value by value first where there is a check for its profiler."""
     builder = BatchBuilder()
-    for place, (profiler, data) in enumerate(files):
+    for place, (profiler, get) in enumerate(files):
         begin(place)
         try:
+            data = get()
             if profiler in checks:
                 checks[profiler](data)
             DECODERS[profiler](builder, data)
@@ -87,13 +91,13 @@ def encode_batch(batch: DecodedBatch) -> bytes:
             files=batch.files,
             functions=batch.functions,
             columns={name: getattr(batch, name).tobytes() for name in COLUMN_TYPES},
-            failures={place: (failure.reason, failure.incomplete) for place, failure in batch.failures.items()},
+            failures={place: (failure.reason, failure.kind) for place, failure in batch.failures.items()},
             empty=batch.empty,
         )
     )
 
 
-def read_batch(data: bytes | bytearray, files: int) -> DecodedBatch:
+def read_batch(data: bytes | bytearray | memoryview, files: int) -> DecodedBatch:
     """Read a batch that a worker sent, believing nothing: lengths, ranges and finite numbers are checked.
 
     Args:
@@ -108,7 +112,7 @@ def read_batch(data: bytes | bytearray, files: int) -> DecodedBatch:
     columns: dict[str, Any] = {
         name: np.frombuffer(wire.columns[name], dtype=kind) for name, kind in COLUMN_TYPES.items()
     }
-    failures = {place: Failure(reason=reason, incomplete=late) for place, (reason, late) in wire.failures.items()}
+    failures = {place: Failure(reason=reason, kind=kind) for place, (reason, kind) in wire.failures.items()}
     batch = DecodedBatch(files=files, functions=wire.functions, failures=failures, empty=wire.empty, **columns)
     check_batch(batch)
     return batch

@@ -123,9 +123,8 @@ class BatchBuilder:
 
     def fail_file(self, error: CorruptFile) -> None:
         """Take back the rows of the file in hand and note why it failed."""
-        self._failures[len(self._row_ends)] = Failure(
-            reason=error.reason, incomplete=isinstance(error, IncompleteFile)
-        )
+        kind = getattr(error, "kind", "incomplete" if isinstance(error, IncompleteFile) else "corrupt")
+        self._failures[len(self._row_ends)] = Failure(reason=error.reason, kind=kind)
         rows = self._row_ends[-1] if self._row_ends else 0
         for column in (self._entry, self._calls, self._primitive, self._own, self._total):
             del column[rows:]

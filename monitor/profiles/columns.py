@@ -56,11 +56,11 @@ class Failure:
 
     Attributes:
         reason: one sentence without the file's name.
-        incomplete: the file ends too early, so it is probably still being written.
+        kind: one word for counting; "incomplete" is a file that ends too early and is probably still being written.
     """
 
     reason: str
-    incomplete: bool
+    kind: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

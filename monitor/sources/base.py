@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from anyio.abc import TaskStatus
 
+from monitor.errors import ReadError
 from monitor.layout import SpanKey
+from monitor.reading import FileData, LocalFile, Version
 from monitor.spans import Span
 
-Version: TypeAlias = tuple[int, ...]
-"""Changes when a file changes: (modification time in ns, size in bytes, inode). Empty for a file that is not there yet
-though its folder is."""
-
-FailureKind: TypeAlias = Literal["missing", "unreadable", "too_large", "refused"]
+Readable: TypeAlias = LocalFile | FileData | ReadError
+"""A file that the decoder may open, one that the source has read, or why it has not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileRef:
+class FileRef(NamedTuple):
     """A data file that is there or will be: its span folder has been seen.
 
     Attributes:
@@ -29,23 +27,6 @@ class FileRef:
     key: SpanKey
     span: Span
     path: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileData:
-    """What was read from one file."""
-
-    data: bytes
-    version: Version
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadFailure:
-    """Why one file was not read."""
-
-    reason: str
-    kind: FailureKind
-    version: Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +76,8 @@ class Source(Protocol):
     async def poll(self) -> None:
         """Look at everything that changed, now; returns when all that was found is handed over."""
 
-    async def read(self, refs: Sequence[FileRef], *, max_bytes: int) -> list[FileData | ReadFailure]:
-        """Read data files, in the order given."""
+    async def read(self, refs: Sequence[FileRef], *, max_bytes: int) -> list[Readable]:
+        """Give what decoders need of data files, in the order given."""
 
     async def versions(self, refs: Sequence[FileRef]) -> list[Version | None]:
         """Look at data files without reading them; None where the span's folder is gone."""

@@ -6,11 +6,8 @@ looked at by ingest. The walker is used in one worker thread at a time, under th
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
-import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -20,9 +17,9 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskStatus
 
-from monitor.layout import SpanKey
 from monitor.logs import log_once
-from monitor.sources.base import Accept, FileData, FileRef, ReadFailure, SourceStatistics, Version
+from monitor.reading import LocalFile, Version, look_at
+from monitor.sources.base import Accept, FileRef, Readable, SourceStatistics
 from monitor.sources.walk import Walker
 
 if TYPE_CHECKING:
@@ -43,7 +40,6 @@ class LocalSource:
 
     Args:
         root: a base folder of the layout, or a folder above or below one; it may not exist yet.
-        known: tells whether a span is stored already.
         poll_interval_seconds: between two looks at the gates.
         events: use file-system events where they work.
         full_scan_seconds: least time between two scans that ignore the gates.
@@ -54,14 +50,13 @@ class LocalSource:
         root: Path,
         *,
         job: str,
-        known: Callable[[SpanKey], bool],
         poll_interval_seconds: float = 1.0,
         events: bool = True,
         full_scan_seconds: float = 60.0,
     ) -> None:
         self._root = root
         self._job = job
-        self._walker = Walker(root, known)
+        self._walker = Walker(root)
         self._poll_interval = poll_interval_seconds
         self._use_events = events
         self._full_scan = full_scan_seconds
@@ -102,10 +97,9 @@ class LocalSource:
         """List every folder that has changed, now; returns when all that was found is handed over."""
         await self._scan(everything=True)
 
-    async def read(self, refs: Sequence[FileRef], *, max_bytes: int) -> list[FileData | ReadFailure]:
-        """Read data files, in the order given; all of them in one turn of a worker thread."""
-        root = os.path.realpath(self._root)
-        return await anyio.to_thread.run_sync(lambda: [read_file(ref.path, root, max_bytes) for ref in refs])
+    async def read(self, refs: Sequence[FileRef], *, max_bytes: int) -> list[Readable]:
+        """Name data files, in the order given; decoders open them."""
+        return [LocalFile(ref.path, self._walker.root_path) for ref in refs]
 
     async def versions(self, refs: Sequence[FileRef]) -> list[Version | None]:
         """Look at data files without reading them."""
@@ -216,77 +210,3 @@ class LocalSource:
 def batched_lists(refs: list[FileRef], most: int) -> list[list[FileRef]]:
     """Split a list into pieces of at most `most`."""
     return [refs[start : start + most] for start in range(0, len(refs), most)]
-
-
-def look_at(path: str) -> Version | None:
-    """Return a file's version, () where only its folder is there, None where not even that."""
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return () if Path(path).parent.is_dir() else None
-    return version_of(found)
-
-
-def version_of(found: os.stat_result) -> Version:
-    """Return what changes when a file does."""
-    return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def read_file(path: str, root: str, max_bytes: int) -> FileData | ReadFailure:
-    """Read one plain file that lies below a root, and no other."""
-    try:
-        descriptor = open_inside(path, root)
-    except OSError as error:
-        return failure_of(error)
-    try:
-        found = os.fstat(descriptor)
-        version = version_of(found)
-        if not stat.S_ISREG(found.st_mode):
-            return ReadFailure(reason="is not a plain file", kind="refused", version=version)
-        if found.st_size > max_bytes:
-            reason = f"has {found.st_size} bytes, more than the {max_bytes} allowed"
-            return ReadFailure(reason=reason, kind="too_large", version=version)
-        data = read_all(descriptor, found.st_size + 1)
-    except OSError as error:
-        return failure_of(error)
-    finally:
-        os.close(descriptor)
-    if len(data) > found.st_size:  # it grew meanwhile; what is there is looked at next time
-        return ReadFailure(reason="grew while it was read", kind="unreadable", version=())
-    return FileData(data=data, version=version)
-
-
-def open_inside(path: str, root: str) -> int:
-    """Open a file without following links, or where there are links only if they stay below the root."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    folder_path, _, name = path.rpartition("/")
-    try:
-        folder = os.open(folder_path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            return os.open(name, flags, dir_fd=folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
-            raise
-    real = os.path.realpath(path)
-    if not real.startswith(f"{root}/"):
-        raise OSError(errno.ELOOP, f"is a link that leads out of {root}")
-    return os.open(real, flags)
-
-
-def read_all(descriptor: int, most: int) -> bytes:
-    """Read up to so many bytes."""
-    pieces: list[bytes] = []
-    while most > 0 and (piece := os.read(descriptor, most)):
-        pieces.append(piece)
-        most -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def failure_of(error: OSError) -> ReadFailure:
-    """Tell why a file could not be opened or read."""
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return ReadFailure(reason="its folder holds no data file", kind="missing", version=())
-    kind = "refused" if error.errno in (errno.ELOOP, errno.ENXIO) else "unreadable"
-    return ReadFailure(reason=f"cannot be read: {error.strerror}", kind=kind, version=())  # type: ignore[arg-type]

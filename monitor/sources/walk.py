@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -59,12 +59,10 @@ class Walker:
 
     Args:
         root: a base folder of the layout, or a folder above or below one; it may not exist yet.
-        known: tells whether a span is stored already; asked once for each folder that is first seen.
     """
 
-    def __init__(self, root: Path, known: Callable[[SpanKey], bool]) -> None:
+    def __init__(self, root: Path) -> None:
         self._given = root
-        self._known = known
         self._root: Folder | None = None
         self._by_path: dict[str, Folder] = {}
         self.available = False
@@ -113,6 +111,11 @@ class Walker:
             folder.settled = False
             return []
         return self._hand_over(folder, [ref])
+
+    @property
+    def root_path(self) -> str:
+        """The root without links, as of the last scan."""
+        return "" if self._root is None else self._root.path
 
     def folders(self) -> list[Folder]:
         """Return all folders above the spans that are known now; events are matched with them until the next call."""
@@ -223,7 +226,7 @@ class Walker:
     def _hand_over(self, folder: Folder, refs: list[FileRef]) -> list[FileRef]:
         folder.seen.update(ref.key.span for ref in refs)
         self.spans_seen += len(refs)
-        return [ref for ref in refs if not self._known(ref.key)]
+        return refs
 
     def _leads_inside(self, path: str) -> bool:
         """Tell whether a link stays below the root without leading to a folder above itself."""

@@ -13,6 +13,7 @@ import io
 import json
 import logging
 import sys
+from importlib import import_module
 from typing import Any
 
 logging.disable(logging.CRITICAL)
@@ -32,13 +33,14 @@ def calls(answer: Any) -> Any:
 
 
 def main(profile_dir: str) -> None:
+    """Ask each question that a run of tests/capture answers."""
     with contextlib.redirect_stdout(io.StringIO()):
-        from smdebug.profiler.analysis.python_profile_analysis import PyinstrumentAnalysis, cProfileAnalysis
-        from smdebug.profiler.python_profile_utils import PythonProfileModes, StepPhase
+        python_profile_analysis = import_module("smdebug.profiler.analysis.python_profile_analysis")
+        modes = import_module("smdebug.profiler.python_profile_utils").PythonProfileModes
 
-        reader = PyinstrumentAnalysis if profile_dir.endswith("pyinstrument") else cProfileAnalysis
-        analysis = reader(local_profile_dir=profile_dir)
-        train, evaluate = PythonProfileModes.TRAIN, PythonProfileModes.EVAL
+        name = "PyinstrumentAnalysis" if profile_dir.endswith("pyinstrument") else "cProfileAnalysis"
+        analysis = getattr(python_profile_analysis, name)(local_profile_dir=profile_dir)
+        train, evaluate = modes.TRAIN, modes.EVAL
         answers = {
             "nodes": analysis.list_available_node_ids(),
             "spans": [
@@ -55,11 +57,6 @@ def main(profile_dir: str) -> None:
             "pre_step_zero": calls(analysis.fetch_pre_step_zero_profile_stats()),
             "post_hook_close": calls(analysis.fetch_post_hook_close_profile_stats()),
             "train_step_1": calls(analysis.fetch_profile_stats_by_step(1, end_step=1, mode=train)),
-            "forward_of_step_1": calls(
-                analysis.fetch_profile_stats_by_step(
-                    1, end_step=1, mode=train, start_phase=StepPhase.STEP_START, end_phase=StepPhase.FORWARD_PASS_END
-                )
-            ),
             "train_to_eval": calls(analysis.fetch_profile_stats_between_modes(train, evaluate)),
         }
     json.dump(answers, sys.stdout)
