@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import repeat
 
 import anyio
 import numpy as np
@@ -38,12 +39,14 @@ FINAL_KINDS = ("too_large", "refused", "crashed")
 LONGEST_STORE_PAUSE_SECONDS = 30.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Item:
-    """One file of one source on its way; equal when source and path are."""
+    """One file of one source on its way; equal when source and path are. Not to be changed."""
 
-    source: int
-    ref: FileRef
+    __slots__ = ("ref", "source")
+
+    def __init__(self, source: int, ref: FileRef) -> None:
+        self.source = source
+        self.ref = ref
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Item) and self.source == other.source and self.ref.path == other.ref.path
@@ -149,7 +152,7 @@ class Ingest:
 
     async def accept(self, source: int, refs: Iterable[FileRef]) -> None:
         """Take references from a source; waits while the backlog is full. Known spans are passed over."""
-        fresh = [item for item in (Item(source, ref) for ref in refs) if self._is_new(item)]
+        fresh = [item for item in map(Item, repeat(source), refs) if item not in self._in_hand and self._is_new(item)]
         self._in_hand.update(fresh)
         try:
             await self._backlog.put(fresh)
@@ -339,7 +342,7 @@ class Ingest:
         self._retries_changed.set()
 
     def _is_new(self, item: Item) -> bool:
-        if item in self._in_hand or item in self._book:
+        if self._book and item in self._book:
             return False
         return item.ref.key.span not in self._place(item).names
 

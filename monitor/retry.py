@@ -126,6 +126,9 @@ class RetryBook(Generic[RefT]):
         """Return the files that were given up."""
         return [trouble for trouble in self._troubles.values() if trouble.aside]
 
+    def __len__(self) -> int:
+        return len(self._troubles)
+
     def __contains__(self, ref: object) -> bool:
         return ref in self._troubles
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,33 +18,23 @@ NOT_COUNTED = -1
 """pyinstrument's pstats export writes this for the calls that it does not count; stored as 0."""
 LARGEST_COUNT = 2**53
 LARGEST_SECONDS = 1e9
-
-
-class KnownFunction:
-    """A function of the batch: its number, its own entry, and its entries by caller (raw key -> entry)."""
-
-    __slots__ = ("callers", "entry", "number")
-
-    def __init__(self, number: int, entry: int) -> None:
-        self.number = number
-        self.entry = entry
-        self.callers: dict[Any, int] = {}
+SMALL_TABLE = 2**20
+"""Up to so many possible values a table is faster than sorting."""
 
 
 class BatchBuilder:
     """Grows one batch file by file.
 
     Attributes:
-        known: function key as it stands in a file -> what is known of it; kept over the files of the batch, so that the
-            cleaning and numbering of a name is done once.
+        numbers: function key as it stands in a file -> its number; kept over the files of the batch, so that the cleaning
+            and numbering of a name is done once.
     """
 
     def __init__(self) -> None:
-        self.known: dict[Any, KnownFunction] = {}
+        self.numbers: dict[Any, int] = {}
         self._functions: dict[FunctionName, int] = {}
-        self._entries: dict[tuple[int, int], int] = {}
         self._paths: dict[tuple[int, int], int] = {}
-        self._entry = array("i")
+        self._function, self._caller = array("i"), array("i")
         self._calls, self._primitive = array("q"), array("q")
         self._own, self._total = array("d"), array("d")
         self._sample_path, self._sample_seconds = array("i"), array("d")
@@ -56,35 +46,32 @@ class BatchBuilder:
 
     # -- for decoders ----------------------------------------------------------------------------------------------
 
-    def learn(self, key: object) -> KnownFunction:
-        """Number a function by its raw key (file, line, name).
+    def number_all(self, keys: Collection[Any]) -> list[int]:
+        """Number functions by their raw keys (file, line, name).
 
         Raises:
-            CorruptFile: the key is not that.
+            CorruptFile, TypeError: a key is not that.
         """
+        found = list(map(self.numbers.get, keys))
+        if None in found:
+            return [self.number(key) for key in keys]
+        return found  # type: ignore[return-value]
+
+    def number(self, key: Any) -> int:
+        """Number one function by its raw key; raises CorruptFile where the key is not one."""
+        number = self.numbers.get(key)
+        return self._learn(key) if number is None else number
+
+    def _learn(self, key: Any) -> int:
         if type(key) is not tuple or [type(part) for part in key] != [str, int, str]:
             raise CorruptFile("a key is not (file, line, name)")
         file, line, name = key
         if not -(2**31) <= line < 2**31:
             raise CorruptFile(f"a line number of {line.bit_length()} bits is out of range")
         clean = (safe_text(file), line, safe_text(drop_addresses(name)))
-        number = self._functions.setdefault(clean, len(self._functions))
-        if number < len(self._functions) - 1:
-            self._shared_names = True
-        known = self.known[key] = KnownFunction(number, self.pair(number, NO_CALLER))
-        return known
-
-    def learn_caller(self, function: KnownFunction, caller_key: object) -> int:
-        """Number the pair of a function and a caller, given by its raw key."""
-        entry = function.callers.get(caller_key)
-        if entry is None:
-            caller = self.known.get(caller_key) or self.learn(caller_key)
-            entry = function.callers[caller_key] = self.pair(function.number, caller.number)
-        return entry
-
-    def pair(self, function: int, caller: int) -> int:
-        """Number a pair of function and caller numbers."""
-        return self._entries.setdefault((function, caller), len(self._entries))
+        number = self.numbers[key] = self._functions.setdefault(clean, len(self._functions))
+        self._shared_names |= number < len(self._functions) - 1
+        return number
 
     def path(self, parent: int, function: int) -> int:
         """Number a call path by its parent path (NO_PARENT for a root) and the function at its end."""
@@ -92,18 +79,24 @@ class BatchBuilder:
 
     def add_rows(
         self,
-        entry: Sequence[int],
+        function: Sequence[int],
+        caller: Sequence[int],
         calls: Sequence[int],
         primitive: Sequence[int],
         own: Sequence[float],
         total: Sequence[float],
     ) -> None:
-        """Add entry rows of the file in hand; raises TypeError or OverflowError where a value is not what it must be."""
-        self._entry.extend(entry)
-        self._calls.extend(calls)
-        self._primitive.extend(primitive)
-        self._own.extend(own)
-        self._total.extend(total)
+        """Add entry rows of the file in hand; raises TypeError or OverflowError where a value is not what it must be.
+
+        Args:
+            caller: NO_CALLER for the function's own row.
+        """
+        self._function += array("i", function)
+        self._caller += array("i", caller)
+        self._calls += array("q", calls)
+        self._primitive += array("q", primitive)
+        self._own += array("d", own)
+        self._total += array("d", total)
 
     def add_samples(self, path: Sequence[int], seconds: Sequence[float]) -> None:
         """Add path rows of the file in hand; a path occurs once."""
@@ -118,7 +111,7 @@ class BatchBuilder:
 
     def end_file(self) -> None:
         """Keep the rows of the file in hand."""
-        self._row_ends.append(len(self._entry))
+        self._row_ends.append(len(self._function))
         self._sample_ends.append(len(self._sample_path))
 
     def fail_file(self, error: CorruptFile) -> None:
@@ -126,7 +119,7 @@ class BatchBuilder:
         kind = getattr(error, "kind", "incomplete" if isinstance(error, IncompleteFile) else "corrupt")
         self._failures[len(self._row_ends)] = Failure(reason=error.reason, kind=kind)
         rows = self._row_ends[-1] if self._row_ends else 0
-        for column in (self._entry, self._calls, self._primitive, self._own, self._total):
+        for column in (self._function, self._caller, self._calls, self._primitive, self._own, self._total):
             del column[rows:]
         samples = self._sample_ends[-1] if self._sample_ends else 0
         for column in (self._sample_path, self._sample_seconds):
@@ -135,16 +128,18 @@ class BatchBuilder:
 
     def build(self) -> DecodedBatch:
         """Return the batch, its numbers unchecked."""
-        entries = np.asarray(list(self._entries), dtype=np.int32).reshape(-1, 2)
+        width = len(self._functions) + 1
+        pairs = np.array(self._function, dtype=np.int64) * width + np.array(self._caller, dtype=np.int64) + 1
+        entries, row_entry = numbered(pairs, width * width)
         paths = np.asarray(list(self._paths), dtype=np.int32).reshape(-1, 2)
         files = np.arange(len(self._row_ends), dtype=np.int32)
         batch = DecodedBatch(
             files=len(files),
             functions=list(self._functions),
-            entry_function=entries[:, 0].copy(),
-            entry_caller=entries[:, 1].copy(),
+            entry_function=(entries // width).astype(np.int32),
+            entry_caller=(entries % width - 1).astype(np.int32),
             row_file=np.repeat(files, np.diff(self._row_ends, prepend=0)),
-            row_entry=np.array(self._entry, dtype=np.int32),
+            row_entry=row_entry.astype(np.int32),
             calls=counted(self._calls),
             primitive_calls=counted(self._primitive),
             self_seconds=np.array(self._own, dtype=np.float64),
@@ -160,6 +155,17 @@ class BatchBuilder:
         if self._shared_names:
             batch = summed(batch)
         return without_unused(batch) if self._failures else batch
+
+
+def numbered(values: Ints, end: int) -> tuple[Ints, Ints]:
+    """Return the distinct values, all below `end`, and each value's place among them."""
+    if end > SMALL_TABLE:
+        return np.unique(values, return_inverse=True)
+    places = np.zeros(end, dtype=np.int64)
+    places[values] = 1
+    distinct = np.flatnonzero(places)
+    places[distinct] = np.arange(len(distinct))
+    return distinct, places[values]
 
 
 def counted(counts: Sequence[int]) -> Ints:

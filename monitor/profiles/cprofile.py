@@ -10,11 +10,12 @@ from __future__ import annotations
 import marshal
 import sys
 from collections.abc import Iterable
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any
 
 from monitor.errors import CorruptFile, IncompleteFile
 from monitor.profiles.builder import LARGEST_COUNT, LARGEST_SECONDS, NOT_COUNTED, BatchBuilder
+from monitor.profiles.columns import NO_CALLER
 
 SAMPLED_KEY = ("__sampled__",)
 """Python 3.15's sampling profiler marks its files with this extra key."""
@@ -60,34 +61,23 @@ def load(data: bytes) -> dict[Any, Any]:
 
 
 def add_stats(builder: BatchBuilder, stats: dict[Any, Any]) -> None:
-    """Add a dictionary's rows, column by column; any exception means that its shape is wrong."""
-    known = builder.known
-    own_entry: list[int] = []
-    own_values: list[tuple[Any, ...]] = []
-    edge_entry: list[int] = []
-    edge_values: list[Any] = []
-    for key, value in stats.items():
-        found = known.get(key)
-        if found is None:
-            found = builder.learn(key)
-        own_entry.append(found.entry)
-        own_values.append(value)
-        callers = value[4]
-        if callers:
-            entries = found.callers
-            try:
-                edge_entry += [entries[caller] for caller in callers]
-            except KeyError:
-                edge_entry += [builder.learn_caller(found, caller) for caller in callers]
-            edge_values.extend(callers.values())
-    if own_values:
-        primitive, calls, own, total, _ = zip(*own_values, strict=True)
-        builder.add_rows(own_entry, calls, primitive, own, total)
-    if edge_values:
-        if set(map(type, edge_values)) != {tuple}:  # the pure-Python `profile`, and sampled files, only count
-            edge_values = [value if type(value) is tuple else (value, value, 0.0, 0.0) for value in edge_values]
-        calls, primitive, own, total = zip(*edge_values, strict=True)
-        builder.add_rows(edge_entry, calls, primitive, own, total)
+    """Add a dictionary's rows, column by column; any exception means that its shape is wrong.
+
+    This is the hot path of catching up: it is written so that its loops run inside the interpreter's own functions.
+    """
+    if not stats:
+        return
+    primitive, calls, own, total, callers = zip(*stats.values(), strict=True)
+    functions = builder.number_all(stats)
+    builder.add_rows(functions, [NO_CALLER] * len(functions), calls, primitive, own, total)
+    edges = list(chain.from_iterable(map(dict.values, callers)))
+    if not edges:
+        return
+    if set(map(type, edges)) != {tuple}:  # the pure-Python `profile`, and sampled files, only count
+        edges = [value if type(value) is tuple else (value, value, 0.0, 0.0) for value in edges]
+    calls, primitive, own, total = zip(*edges, strict=True)
+    called = list(chain.from_iterable(map(repeat, functions, map(len, callers))))
+    builder.add_rows(called, builder.number_all(list(chain.from_iterable(callers))), calls, primitive, own, total)
 
 
 def check_stats(stats: dict[Any, Any]) -> None:

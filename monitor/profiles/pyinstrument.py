@@ -63,8 +63,8 @@ class Tree:
 
     def __init__(self, builder: BatchBuilder) -> None:
         self._builder = builder
-        self._own: dict[int, float] = {}
-        self._total: dict[int, float] = {}
+        self._own: dict[tuple[int, int], float] = {}
+        self._total: dict[tuple[int, int], float] = {}
         self._path_seconds: dict[int, float] = {}
 
     def walk(self, root: Any) -> None:
@@ -90,17 +90,16 @@ class Tree:
 
     def finish(self) -> None:
         """Hand the sums to the batch."""
-        entries = list(self._own)
-        zeros = [0] * len(entries)
-        self._builder.add_rows(
-            entries, zeros, zeros, list(self._own.values()), [self._total[entry] for entry in entries]
-        )
+        functions, callers = zip(*self._own, strict=True)
+        zeros = [0] * len(functions)
+        own, total = list(self._own.values()), list(self._total.values())
+        self._builder.add_rows(functions, callers, zeros, zeros, own, total)
         self._builder.add_samples(list(self._path_seconds), list(self._path_seconds.values()))
 
     def _add(self, function: int, caller: int, path: int, own: float, seconds: float, *, outermost: bool) -> None:
         for entry, total in (
-            (self._builder.pair(function, NO_CALLER), seconds if outermost else 0.0),
-            (self._builder.pair(function, caller), seconds),
+            ((function, NO_CALLER), seconds if outermost else 0.0),
+            ((function, caller), seconds),
         ):
             self._own[entry] = self._own.get(entry, 0.0) + own
             self._total[entry] = self._total.get(entry, 0.0) + total
@@ -121,5 +120,4 @@ class Tree:
         if type(seconds) not in (int, float) or not math.isfinite(seconds) or not abs(seconds) <= LARGEST_SECONDS:
             raise CorruptFile(f"the time of frame {name[:80]!r} is no number of seconds in range")
         key = (file, line, name)
-        known = self._builder.known.get(key) or self._builder.learn(key)
-        return known.number, float(seconds), children
+        return self._builder.number(key), float(seconds), children
