@@ -97,6 +97,8 @@ class GroupBudget:
 
     def chosen(self, labels: Ids, sums: Measures) -> GroupBudget:
         """Return the state with the best choice of functions for these totals; this one where nothing changes."""
+        if not len(labels):
+            return self
         scores = dict(zip(labels.tolist(), score(sums).tolist(), strict=True))
         active = {label for label, state in self.shown.items() if state.active}
         ranked = sorted((label for label in scores if label not in active), key=lambda label: (-scores[label], label))

@@ -27,6 +27,7 @@ class Budgets:
         self.limit = limit
         self._budgets: dict[int, GroupBudget] = {}
         self._chosen_at: dict[int, int] = {}
+        self._planned_at: dict[int, int] = {}
 
     def of(self, number: int) -> GroupBudget:
         """Return a group's budget; one that has none yet shows nothing."""
@@ -36,21 +37,27 @@ class Budgets:
         return budget
 
     def plan(self, index: Index) -> Changes:
-        """Return the budgets that should change, for groups with new spans since the last call."""
+        """Return the budgets that should change, for groups with new spans since they were last settled.
+
+        No totals may be added between `plan` and `apply`: a demoted series would be frozen at what it had before.
+        """
         changes: dict[int, GroupBudget] = {}
         for number, group in enumerate(index.groups):
             if self._chosen_at.get(number) == group.spans:
                 continue
-            self._chosen_at[number] = group.spans
             before = self.of(number)
             after = before.chosen(*group.labels.all())
-            if after is not before:
+            if after is before:
+                self._chosen_at[number] = group.spans
+            else:
+                self._planned_at[number] = group.spans
                 changes[number] = after
         return changes
 
     def apply(self, changes: Changes) -> None:
         """Show what was made durable."""
         self._budgets.update(changes)
+        self._chosen_at.update({number: self._planned_at[number] for number in changes})
 
     def save(self, store: Store, changes: Changes) -> None:
         """Make changes durable. Blocks; to be followed by `apply`."""

@@ -6,9 +6,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import select
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,16 +133,31 @@ def optimizer_step(network: Network, gradients: tuple[Floats, Floats]) -> None:
     network.second -= LEARNING_RATE * gradients[1]
 
 
+class StopRequest:
+    """What SIGTERM and SIGINT ask for. A pipe and not a threading.Event: Event.set() in a signal handler waits for ever
+    when the signal arrives inside Event.wait() of the same thread."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: os.write(self._writer, b"x"))
+
+    def wait(self, seconds: float) -> bool:
+        """Pause; True, at once, where a stop was asked for."""
+        readable, _, _ = select.select([self._reader], [], [], seconds)
+        return bool(readable)
+
+
 class Training:
     """One run: its data, its network, its capture.
 
     Args:
         steps: training steps; the second half prepares its batches thoroughly.
         delay_seconds: paces the steps.
-        stop: set to end the run after the step in hand.
+        stop: ends the run after the step in hand.
     """
 
-    def __init__(self, capture: Capture, *, steps: int, delay_seconds: float, stop: threading.Event) -> None:
+    def __init__(self, capture: Capture, *, steps: int, delay_seconds: float, stop: StopRequest) -> None:
         self._capture = capture
         self._steps = steps
         self._delay_seconds = delay_seconds
@@ -206,9 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train; SIGTERM and SIGINT end the run after the step in hand, with all spans written. Returns the exit code."""
     options = parse(arguments)
     profiler: ProfilerName = options.profiler
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = StopRequest()
     capture = Capture(options.base, profiler=profiler, node=options.node)
     capture.start()
     try:

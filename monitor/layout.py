@@ -71,7 +71,7 @@ def locate(path: str) -> StatsFile:
     if len(above) != 2:
         raise LayoutError(f"path {quoted(path)} is too short: …/FRAMEWORK/PROFILER/NODE/SPAN/FILE is needed")
     for what, part in (("framework", above[0]), ("profiler", above[1]), ("node", node)):
-        if part in ("", ".", ".."):
+        if part in ("", ".", "..") or not part.isprintable():
             raise LayoutError(f"the {what} in path {quoted(path)} is {quoted(part)}, which is no name")
     profiler = DATA_FILES.get(name, "pyinstrument")
     key = SpanKey(framework=above[0], profiler=profiler, node=node, span=folder)

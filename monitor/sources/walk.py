@@ -210,6 +210,8 @@ class Walker:
         except LayoutError as error:
             log_once(logger, f"name:{folder.path}/{name}", "ignored a folder: %s", error.reason, level=logging.WARNING)
             return None
+        if not (framework.isprintable() and node.isprintable()):
+            return None  # names that are no text cannot be told to anybody
         profiler = PROFILER_FOLDERS.get(profiler_folder) or self._profiler_inside(f"{folder.path}/{name}")
         if profiler is None:
             return None

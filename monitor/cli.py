@@ -1,0 +1,258 @@
+"""The command `phasewatch`: arguments to settings, errors to exit codes. Each verb's work is done elsewhere.
+
+Exit codes: 0 done; 1 a query was refused or nobody answers, or a config file has mistakes; 2 a setting or an argument is
+wrong; 3 the store cannot be used.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import click
+
+import monitor
+from monitor.config import check_config, default_socket, default_state_dir, load_settings
+from monitor.errors import ConfigError, MonitorError, QueryError, SourceUnavailable, StoreError
+from monitor.logs import configure_logging
+from monitor.settings import Settings
+
+EXIT_REFUSED = 1
+EXIT_CONFIG = 2
+EXIT_STORE = 3
+
+Words = Mapping[str, Any]
+
+
+class Command(click.Group):
+    """Turns the project's errors into one line and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a verb."""
+        try:
+            return super().invoke(ctx)
+        except* (QueryError, SourceUnavailable) as group:
+            leave(group, EXIT_REFUSED)
+        except* ConfigError as group:
+            leave(group, EXIT_CONFIG)
+        except* StoreError as group:
+            leave(group, EXIT_STORE)
+        return None
+
+
+def leave(group: BaseExceptionGroup[MonitorError], code: int) -> None:
+    """Print what is wrong and end."""
+    errors: list[BaseException] = [group]
+    while errors:
+        error = errors.pop()
+        if isinstance(error, BaseExceptionGroup):
+            errors.extend(error.exceptions)
+        else:
+            click.echo(f"phasewatch: {error}", err=True)
+    sys.exit(code)
+
+
+@click.group(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(monitor.__version__, prog_name="phasewatch")
+def main() -> None:
+    """Watch the Python profiles of a training job, phase by phase, while it trains.
+
+    \b
+    Examples:
+      phasewatch demo                                  see it at work on a small training run
+      phasewatch run /opt/ml/output/profiler           watch a folder
+      phasewatch query job-phases                      what takes the time, by job phase
+      phasewatch query step --start 100 --end 120      the same for steps 100 to 120
+    """
+
+
+@main.command()
+@click.argument("path", required=False)
+@click.option("-c", "--config", "config_file", type=click.Path(path_type=Path), help="TOML file with settings.")
+@click.option("--job", help="Name of the training job.")
+@click.option("--state-dir", help="Where the store lives.")
+@click.option("--socket", help="The query socket.")
+@click.option("--listen", metavar="HOST:PORT", help='Where /metrics is served over TCP; "" for nowhere.')
+def run(path: str | None, config_file: Path | None, **options: str | None) -> None:
+    """Watch PATH, or the sources of the config file, until stopped.
+
+    PATH is the folder that holds framework/, or one above or below it; it may not exist yet. SIGHUP reloads the settings,
+    SIGTERM and Ctrl-C stop in order.
+
+    \b
+    Examples:
+      phasewatch run /opt/ml/output/profiler --job resnet50
+      phasewatch run -c /etc/phasewatch/phasewatch.toml
+    """
+    from monitor.daemon import run_daemon
+    from monitor.progress import loading_bar, show_catching_up
+
+    def read() -> Settings:
+        return load_settings(config_file, os.environ, overrides_of(path, options))
+
+    settings = read()
+    if not settings.source:
+        raise ConfigError("nothing to watch: name a folder, `phasewatch run PATH`, or a config file with a [[source]]")
+    configure_logging(settings.log_level, settings.log_format)  # type: ignore[arg-type]
+    with loading_bar() as progress:
+        anyio.run(lambda: run_daemon(settings, reload_settings=read, progress=progress, beside_forever=show_catching_up))
+
+
+@main.command()
+@click.option("-c", "--config", "config_file", type=click.Path(path_type=Path), required=True, help="TOML file to check.")
+def check(config_file: Path) -> None:
+    """Check a config file and say each mistake with its line.
+
+    \b
+    Example:
+      phasewatch check -c /etc/phasewatch/phasewatch.toml
+    """
+    mistakes = check_config(config_file, os.environ)
+    for mistake in mistakes:
+        click.echo(str(mistake), err=True)
+    if mistakes:
+        sys.exit(EXIT_REFUSED)
+    click.echo(f"{config_file}: no mistakes")
+
+
+@main.command()
+@click.option("--steps", type=click.IntRange(1), help="End by itself after so many training steps.")
+@click.option("--profiler", type=click.Choice(["cprofile", "pyinstrument"]), default="cprofile", show_default=True)
+@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:0", show_default=True, help="Where /metrics is served.")
+@click.option("--delay", type=click.FloatRange(0), default=0.05, show_default=True, help="Seconds between steps.")
+def demo(steps: int | None, profiler: str, listen: str, delay: float) -> None:
+    """Train a small network, profile it step by step, and watch it.
+
+    Everything lives in a temporary folder and is gone afterwards. In the middle of a run with --steps its data loading
+    becomes slow on purpose: watch it appear.
+
+    \b
+    Examples:
+      phasewatch demo
+      phasewatch demo --steps 200
+    """
+    from monitor.demo import run_demo
+
+    configure_logging("warning", "human")
+    anyio.run(lambda: run_demo(steps=steps, profiler=profiler, listen=listen, delay_seconds=delay))
+
+
+@main.group()
+@click.option("--socket", type=click.Path(path_type=Path), help="The daemon's socket.  [default: where `run` puts it]")
+@click.pass_context
+def query(ctx: click.Context, socket: Path | None) -> None:
+    """Ask a running daemon.
+
+    \b
+    Examples:
+      phasewatch query training-phases --limit 5
+      phasewatch query step --start 100 --end 120 --mode train --sort cumulative
+      phasewatch query modes --start-mode train --end-mode eval --format csv
+      phasewatch query job-phases --job-phase training_loop --format pstats > loop.pstats
+    """
+    ctx.obj = socket or find_socket()
+
+
+def find_socket() -> Path:
+    """Return where a daemon with default settings listens."""
+    settings_socket = os.environ.get("PHASEWATCH_DAEMON_SOCKET")
+    return Path(settings_socket) if settings_socket else default_socket(os.environ, default_state_dir(os.environ))
+
+
+def overrides_of(path: str | None, options: Mapping[str, str | None]) -> dict[str, object]:
+    """Turn the options of `run` into settings."""
+    keys = {"job": "job", "state_dir": "daemon.state_dir", "socket": "daemon.socket", "listen": "daemon.listen"}
+    overrides: dict[str, object] = {keys[name]: value for name, value in options.items() if value is not None}
+    if path is not None:
+        if path.startswith("s3://"):
+            raise ConfigError(f"{path}: this version follows local folders only")
+        overrides["source.path"] = path
+    return overrides
+
+
+def option(name: str, **settings: Any) -> Callable[[Any], Any]:
+    """Make an option of a query; its name is the parameter's with dashes."""
+    return click.option(f"--{name.replace('_', '-')}", name, **settings)
+
+
+SCOPE_OPTIONS = [
+    option("job", multiple=True, help="Only this job (repeatable)."),
+    option("node", multiple=True, help='Only this node (repeatable); "any" is the node of the earliest span.'),
+    option("framework", multiple=True, help="Only this framework (repeatable)."),
+    option("profiler", type=click.Choice(["cprofile", "pyinstrument"]), help="Which profiler's spans."),
+    option("fresh", is_flag=True, default=None, help="Look for new files before answering."),
+]
+FORMAT_OPTION = option(
+    "format", type=click.Choice(["table", "json", "csv", "pstats", "folded"]), default="table", show_default=True
+)
+LIST_FORMAT_OPTION = option("format", type=click.Choice(["table", "json"]), default="table", show_default=True)
+TABLE_OPTIONS = [
+    option("sort", type=click.Choice(["self", "cumulative", "calls", "primitive_calls"]), help="Order of the functions."),
+    option("limit", type=click.IntRange(0), help="At most so many functions.  [default: 20 in a table, else all]"),
+    option("callers", is_flag=True, default=None, help="Add each function's callers (json, csv)."),
+    FORMAT_OPTION,
+]
+MODE_WORDS = click.Choice(["train", "eval", "predict", "global", "prestepzero", "posthookclose"])
+PHASE_WORDS = click.Choice(["start", "stepstart", "forwardpassend", "stepend", "end"])
+STEP_OPTIONS = [
+    option("start", type=int, required=True, help="First step."),
+    option("end", type=int, help="Last step.  [default: the first one]"),
+    option("mode", type=MODE_WORDS, help="Mode.  [default: train]"),
+    option("start_phase", type=PHASE_WORDS, help="Phase at the first step."),
+    option("end_phase", type=PHASE_WORDS, help="Phase at the last step."),
+    option("rule", type=click.Choice(["original", "documented"]), help="original: both ends belong; documented: half-open."),
+]
+TIME_OPTIONS = [
+    option("start", type=float, required=True, help="Seconds since the epoch."),
+    option("end", type=float, required=True, help="Seconds since the epoch."),
+    option("overlap", type=click.Choice(["ends", "any"]), help="any: also spans that cover the whole interval."),
+]
+MODE_OPTIONS = [
+    option("start_mode", type=MODE_WORDS, help="Mode in which the spans start."),
+    option("end_mode", type=MODE_WORDS, help="Mode in which the spans end."),
+]
+JOB_PHASE_OPTION = option(
+    "job_phase", type=click.Choice(["initialization", "training_loop", "finalization"]), help="Only this job phase."
+)
+PAGE_OPTIONS = [
+    option("after", type=click.IntRange(0), help="Where the page before ended."),
+    option("limit", type=click.IntRange(1), help="At most so many spans.  [default: 1000]"),
+]
+
+QUERIES: tuple[tuple[str, str, str, list[Any]], ...] = (
+    ("step", "/v1/stats/step", "Functions of a range of steps.", [*STEP_OPTIONS, *SCOPE_OPTIONS, *TABLE_OPTIONS]),
+    ("time", "/v1/stats/time", "Functions of a range of time.", [*TIME_OPTIONS, *SCOPE_OPTIONS, *TABLE_OPTIONS]),
+    ("modes", "/v1/stats/modes", "Functions between two modes.", [*MODE_OPTIONS, *SCOPE_OPTIONS, *TABLE_OPTIONS]),
+    ("pre-step-zero", "/v1/stats/pre-step-zero", "Functions before step zero.", [*SCOPE_OPTIONS, *TABLE_OPTIONS]),
+    ("post-hook-close", "/v1/stats/post-hook-close", "Functions at the end.", [*SCOPE_OPTIONS, *TABLE_OPTIONS]),
+    ("training-phases", "/v1/stats/training-phases", "Functions by training phase.",
+     [*MODE_OPTIONS, *SCOPE_OPTIONS, *TABLE_OPTIONS]),
+    ("job-phases", "/v1/stats/job-phases", "Functions by job phase.", [JOB_PHASE_OPTION, *SCOPE_OPTIONS, *TABLE_OPTIONS]),
+    ("profiles", "/v1/profiles", "Spans by time.", [*PAGE_OPTIONS, *SCOPE_OPTIONS, LIST_FORMAT_OPTION]),
+    ("nodes", "/v1/nodes", "Who wrote spans.", [*SCOPE_OPTIONS, LIST_FORMAT_OPTION]),
+    ("jobs", "/v1/jobs", "Jobs.", [SCOPE_OPTIONS[-1], LIST_FORMAT_OPTION]),
+    ("status", "/v1/status", "How the daemon does.", [LIST_FORMAT_OPTION]),
+)  # fmt: skip
+
+
+def add_query(name: str, path: str, text: str, options: list[Any]) -> None:
+    """Add one verb below `query`."""
+
+    @click.pass_obj
+    def ask(socket: Path, format: str, **words: Any) -> None:
+        from monitor.show import show_answer
+
+        show_answer(socket, name, path, format, {key: value for key, value in words.items() if value not in (None, ())})
+
+    command: Any = ask
+    for one in reversed(options):
+        command = one(command)
+    query.command(name, help=text)(command)
+
+
+for entry in QUERIES:
+    add_query(*entry)
