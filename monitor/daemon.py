@@ -11,11 +11,12 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -111,6 +112,10 @@ class Daemon:
         """End the daemon in order."""
         self._stop.set()
         self._reload.set()
+
+    async def stopped(self) -> None:
+        """Wait until the daemon is told to stop."""
+        await self._stop.wait()
 
     async def refresh(self) -> None:
         """Poll all sources and wait until what they found is stored or known not to be ready."""
@@ -275,38 +280,49 @@ class Daemon:
             before = now
 
 
+Beside: TypeAlias = Callable[["Daemon"], Awaitable[None]]
+
+
 async def run_daemon(
     settings: Settings,
     *,
     reload_settings: Callable[[], Settings] | None = None,
-    beside: Callable[[Daemon], object] | None = None,
+    beside: Beside | None = None,
+    beside_forever: Beside | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-    task_status: TaskStatus[Daemon] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Open the store, load the index and run a daemon until it is stopped.
 
     Args:
         reload_settings: called at SIGHUP.
-        beside: an async function that runs beside the daemon once it answers; the daemon stops when it returns.
-        progress: told how many of how many spans are loaded.
+        beside: runs beside the daemon once it answers; the daemon stops when it returns.
+        beside_forever: the same, but is cancelled when the daemon stops.
+        progress: told how many of how many spans are loaded; called in a worker thread.
 
     Raises:
         ConfigError: a setting cannot be used; StoreError: the store cannot.
     """
     with open_state(settings) as store:
         index = await anyio.to_thread.run_sync(load_index, store, progress)
-        budgets = await anyio.to_thread.run_sync(
-            partial(Budgets.load, store, limit=settings.metrics_functions_per_phase)
-        )
-        daemon = Daemon(settings, store, index, budgets)
+        load_budgets = partial(Budgets.load, store, limit=settings.metrics_functions_per_phase)
+        daemon = Daemon(settings, store, index, await anyio.to_thread.run_sync(load_budgets))
         if len(index.spans):
             logger.info("loaded %d profiles from %s", len(index.spans), settings.daemon_state_dir)
         async with anyio.create_task_group() as group:
             await group.start(daemon.run, reload_settings or (lambda: settings))
-            task_status.started(daemon)
             if beside is not None:
-                await beside(daemon)  # type: ignore[misc]
+                await beside(daemon)
                 daemon.stop()
+            if beside_forever is not None:
+                group.start_soon(run_until, beside_forever, daemon)
+
+
+async def run_until(beside: Beside, daemon: Daemon) -> None:
+    """Run something beside a daemon until the daemon stops."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(beside, daemon)
+        await daemon.stopped()
+        group.cancel_scope.cancel()
 
 
 @contextmanager
