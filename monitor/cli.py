@@ -99,11 +99,15 @@ def run(path: str | None, config_file: Path | None, **options: str | None) -> No
         raise ConfigError("nothing to watch: name a folder, `phasewatch run PATH`, or a config file with a [[source]]")
     configure_logging(settings.log_level, settings.log_format)  # type: ignore[arg-type]
     with loading_bar() as progress:
-        anyio.run(lambda: run_daemon(settings, reload_settings=read, progress=progress, beside_forever=show_catching_up))
+        anyio.run(
+            lambda: run_daemon(settings, reload_settings=read, progress=progress, beside_forever=show_catching_up)
+        )
 
 
 @main.command()
-@click.option("-c", "--config", "config_file", type=click.Path(path_type=Path), required=True, help="TOML file to check.")
+@click.option(
+    "-c", "--config", "config_file", type=click.Path(path_type=Path), required=True, help="TOML file to check."
+)
 def check(config_file: Path) -> None:
     """Check a config file and say each mistake with its line.
 
@@ -122,7 +126,9 @@ def check(config_file: Path) -> None:
 @main.command()
 @click.option("--steps", type=click.IntRange(1), help="End by itself after so many training steps.")
 @click.option("--profiler", type=click.Choice(["cprofile", "pyinstrument"]), default="cprofile", show_default=True)
-@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:0", show_default=True, help="Where /metrics is served.")
+@click.option(
+    "--listen", metavar="HOST:PORT", default="127.0.0.1:0", show_default=True, help="Where /metrics is served."
+)
 @click.option("--delay", type=click.FloatRange(0), default=0.05, show_default=True, help="Seconds between steps.")
 def demo(steps: int | None, profiler: str, listen: str, delay: float) -> None:
     """Train a small network, profile it step by step, and watch it.
@@ -191,7 +197,9 @@ FORMAT_OPTION = option(
 )
 LIST_FORMAT_OPTION = option("format", type=click.Choice(["table", "json"]), default="table", show_default=True)
 TABLE_OPTIONS = [
-    option("sort", type=click.Choice(["self", "cumulative", "calls", "primitive_calls"]), help="Order of the functions."),
+    option(
+        "sort", type=click.Choice(["self", "cumulative", "calls", "primitive_calls"]), help="Order of the functions."
+    ),
     option("limit", type=click.IntRange(0), help="At most so many functions.  [default: 20 in a table, else all]"),
     option("callers", is_flag=True, default=None, help="Add each function's callers (json, csv)."),
     FORMAT_OPTION,
@@ -204,7 +212,9 @@ STEP_OPTIONS = [
     option("mode", type=MODE_WORDS, help="Mode.  [default: train]"),
     option("start_phase", type=PHASE_WORDS, help="Phase at the first step."),
     option("end_phase", type=PHASE_WORDS, help="Phase at the last step."),
-    option("rule", type=click.Choice(["original", "documented"]), help="original: both ends belong; documented: half-open."),
+    option(
+        "rule", type=click.Choice(["original", "documented"]), help="original: both ends belong; documented: half-open."
+    ),
 ]
 TIME_OPTIONS = [
     option("start", type=float, required=True, help="Seconds since the epoch."),

@@ -17,7 +17,7 @@ from typing import Any
 
 from monitor.errors import ConfigError
 from monitor.logs import LEVELS
-from monitor.settings import SETTINGS, SOURCE_SETTINGS, Setting, SourceSettings, Settings
+from monitor.settings import SETTINGS, SOURCE_SETTINGS, Setting, Settings, SourceSettings
 
 ENVIRONMENT_PREFIX = "PHASEWATCH_"
 LONGEST_SOCKET_PATH = 107

@@ -247,7 +247,9 @@ class Daemon:
         kept = {name: getattr(self.settings, name) for name in RESTART_ONLY}
         changed = [name for name in RESTART_ONLY if getattr(settings, name) != kept[name]]
         if changed:
-            logger.warning("these settings need a restart: %s", ", ".join(name.replace("_", ".", 1) for name in changed))
+            logger.warning(
+                "these settings need a restart: %s", ", ".join(name.replace("_", ".", 1) for name in changed)
+            )
         self.settings = replace(settings, **kept)
         configure_logging(settings.log_level, settings.log_format)  # type: ignore[arg-type]
         logger.info("settings reloaded")
@@ -332,7 +334,9 @@ def open_state(settings: Settings) -> Iterator[Store]:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"cannot make the state folder {folder}: {error.strerror}; choose one with --state-dir") from error
+        raise ConfigError(
+            f"cannot make the state folder {folder}: {error.strerror}; choose one with --state-dir"
+        ) from error
     before = os.umask(0o077)
     try:
         with open_store(folder / STORE_FILE, memory_bytes=settings.store_memory_bytes) as store:

@@ -226,9 +226,7 @@ class DecodePool:
             self._counters.crashes += 1
             raise WorkerFailed(f"the decoder gave a damaged answer on it ({error})") from error
 
-    async def _exchange(
-        self, worker: Worker, request: bytes, answer: list[bytearray], done: anyio.CancelScope
-    ) -> None:
+    async def _exchange(self, worker: Worker, request: bytes, answer: list[bytearray], done: anyio.CancelScope) -> None:
         """Send the request and receive the answer, or nothing where the child died; then end the watch.
 
         The thread ends as soon as the child does, so whoever cancels this kills the child.

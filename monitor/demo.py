@@ -109,7 +109,9 @@ async def show(console: Console, daemon: Daemon, process: Process, scope: Scope)
     console.print(phase_table(phases))
     stored = sum(phase.table.spans for phase in phases)
     aside = sum(daemon.parts().ingest.statistics().set_aside.values())
-    console.print(f"the training ended with exit code {process.returncode}; {stored} profiles stored, {aside} set aside")
+    console.print(
+        f"the training ended with exit code {process.returncode}; {stored} profiles stored, {aside} set aside"
+    )
 
 
 def phase_table(phases: Sequence[PhaseStats]) -> Table:

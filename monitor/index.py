@@ -22,6 +22,7 @@ from monitor.spans import JOB_PHASES, JobPhaseName
 from monitor.sums import Sums, grown
 from monitor.tables import Measures
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupKey:
     """One training phase of one series; in a training phase that holds spans of several job phases, one of each."""
@@ -150,7 +151,11 @@ class Index:
             self.spans.append(take_spans(rows, np.flatnonzero(kept)))
         seconds = ((said.end_us - said.start_us) / 1e6).tolist()
         keys = zip(
-            rows.series.tolist(), said.start_mode.tolist(), said.start_phase.tolist(), said.end_phase.tolist(), strict=True
+            rows.series.tolist(),
+            said.start_mode.tolist(),
+            said.start_phase.tolist(),
+            said.end_phase.tolist(),
+            strict=True,
         )
         for key, length in zip(keys, seconds, strict=True):
             self.span_seconds.setdefault(key, Histogram()).add(max(length, 0.0))
@@ -202,9 +207,7 @@ class Index:
     def _group_of(self, rows: SpanRows) -> Ids:
         said = rows.columns
         phase = job_phase_numbers(said)
-        keys = zip(
-            rows.series.tolist(), said.start_mode.tolist(), said.end_mode.tolist(), phase.tolist(), strict=True
-        )
+        keys = zip(rows.series.tolist(), said.start_mode.tolist(), said.end_mode.tolist(), phase.tolist(), strict=True)
         return np.fromiter((self._group_number(key) for key in keys), dtype=np.int32, count=len(phase))
 
     def _group_number(self, key: tuple[int, int, int, int]) -> int:

@@ -164,7 +164,12 @@ class MetricsPage:
         )
         bounds = [*(repr(bound) for bound in BOUNDS_SECONDS), "+Inf"]
         for (series, mode, start, end), histogram in self._index.span_seconds.items():
-            where = [*self._series_values(series), PythonProfileModes(mode).word, PHASES[start].value, PHASES[end].value]
+            where = [
+                *self._series_values(series),
+                PythonProfileModes(mode).word,
+                PHASES[start].value,
+                PHASES[end].value,
+            ]
             buckets = list(zip(bounds, map(float, histogram.cumulative()), strict=True))
             family.add_metric(where, buckets, histogram.sum)
         return family

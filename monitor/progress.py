@@ -53,5 +53,11 @@ async def show_catching_up(daemon: Daemon) -> None:
 
 def new_bar() -> Progress:
     """Make a bar that vanishes when it is done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("files"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("files"),
+        TimeElapsedColumn(),
+    )
     return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from monitor.answers import FrameTable, JobRow, NodeRow, PhaseStats, Scope, SpanRow
 from monitor.catalog import SeriesKey
 from monitor.index import Group, Index
-from monitor.layout import HTML_FILE, data_file
+from monitor.layout import data_file
 from monitor.profiles.columns import NO_CALLER, Floats, Ids
 from monitor.rows import Positions
 from monitor.selection import BetweenModes, JobPhase, PreStepZero, Question
@@ -64,7 +64,12 @@ class Queries:
         numbers, starts, ends = (spans.column(name)[rows] for name in ("number", "start_us", "end_us"))
         entry, measures = await anyio.to_thread.run_sync(self._store.sum_entries, numbers)
         return self._table(
-            entry, measures, scope, callers=callers, spans=len(rows), first_us=float(starts.min(initial=np.inf)),
+            entry,
+            measures,
+            scope,
+            callers=callers,
+            spans=len(rows),
+            first_us=float(starts.min(initial=np.inf)),
             last_us=float(ends.max(initial=-np.inf)),
         )
 
@@ -223,7 +228,15 @@ class Queries:
         )
 
     def _table(
-        self, entry: Ids, measures: Measures, scope: Scope, *, callers: bool, spans: int, first_us: float, last_us: float
+        self,
+        entry: Ids,
+        measures: Measures,
+        scope: Scope,
+        *,
+        callers: bool,
+        spans: int,
+        first_us: float,
+        last_us: float,
     ) -> StatsTable:
         catalog = self._index.catalog
         caller = catalog.entry_caller[entry]

@@ -52,7 +52,9 @@ class RetryBook(Generic[RefT]):
         self._recheck = recheck_seconds
         self._troubles: dict[RefT, Trouble[RefT]] = {}
 
-    def failed(self, ref: RefT, *, reason: str, kind: str, version: Version, now: float, final: bool = False) -> Verdict:
+    def failed(
+        self, ref: RefT, *, reason: str, kind: str, version: Version, now: float, final: bool = False
+    ) -> Verdict:
         """Note that a file could not be used.
 
         Args:

@@ -37,7 +37,7 @@ def number(least: float, most: float, *, whole: bool = False) -> Callable[[objec
             if isinstance(value, bool) or not isinstance(value, (int, float, str)):
                 raise ValueError
             result = int(value) if whole and not isinstance(value, float) else float(value)
-            if whole and result != int(result) or not least <= result <= most:
+            if (whole and result != int(result)) or not least <= result <= most:
                 raise ValueError
         except ValueError:
             raise ValueError(f"must be {kind} from {least:g} to {most:g}") from None

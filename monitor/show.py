@@ -67,7 +67,9 @@ def job_phase_tables(body: bytes) -> Iterable[Table]:
 
 def function_table(title: str, answer: StatsAnswer) -> Table:
     """Show functions with their times."""
-    length = "" if answer.from_ is None or answer.to is None else f", {answer.to - answer.from_:.3f} s from first to last"
+    length = (
+        "" if answer.from_ is None or answer.to is None else f", {answer.to - answer.from_:.3f} s from first to last"
+    )
     table = Table(title=f"{title}{answer.spans} spans{length}", title_justify="left")
     for heading in ("self s", "cumulative s", "calls", "primitive"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -106,7 +106,9 @@ def ingest_readings(parts: Parts) -> Iterator[Reading]:
     yield counter("phasewatch_ingest_empty_profiles", "Stored profiles known to hold nothing.", numbers.empty)
     yield counter("phasewatch_ingest_bytes", "Bytes of profiles stored since the start.", numbers.bytes)
     yield counter("phasewatch_ingest_batches", "Batches stored since the start.", numbers.batches)
-    yield counter("phasewatch_ingest_store_failures", "Transactions that failed and were repeated.", numbers.store_failures)
+    yield counter(
+        "phasewatch_ingest_store_failures", "Transactions that failed and were repeated.", numbers.store_failures
+    )
     yield counter("phasewatch_ingest_negative_values", "Times below zero, kept out of counters.", negative)
     for kind in FAILURE_KINDS:
         failed = numbers.failures.get(kind, 0)
@@ -131,9 +133,7 @@ def source_readings(source: Source) -> Iterator[Reading]:
     yield counter("phasewatch_source_spans_seen", "Span folders named.", numbers.spans_seen, source=label)
     yield counter("phasewatch_source_ignored_names", "Entries of no meaning.", numbers.ignored_names, source=label)
     yield counter("phasewatch_source_refused_links", "Links that lead outside.", numbers.refused_links, source=label)
-    yield counter(
-        "phasewatch_source_unreadable_folders", "Failed listings.", numbers.unreadable_folders, source=label
-    )
+    yield counter("phasewatch_source_unreadable_folders", "Failed listings.", numbers.unreadable_folders, source=label)
     yield counter("phasewatch_source_events", "File-system events.", numbers.events, source=label)
     yield gauge("phasewatch_source_events_active", "1 where events come in.", numbers.events_active, source=label)
     yield counter("phasewatch_source_listings", "Folders listed.", numbers.listings, source=label)

@@ -191,9 +191,7 @@ class Store:
 
     def statistics(self) -> StoreStatistics:
         """Say what the store did."""
-        return StoreStatistics(
-            commits=self._commits, commit_seconds=self._commit_seconds, size_bytes=self._size_bytes
-        )
+        return StoreStatistics(commits=self._commits, commit_seconds=self._commit_seconds, size_bytes=self._size_bytes)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

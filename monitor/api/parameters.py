@@ -267,7 +267,7 @@ def scope_of(values: Values, default_profiler: str | None) -> Scope:
     """Read whose spans are meant."""
     nodes = values.all("node")
     if "any" in nodes and len(nodes) > 1:
-        raise QueryError('node=any stands for one node and cannot be joined with others', parameter="node")
+        raise QueryError("node=any stands for one node and cannot be joined with others", parameter="node")
     profiler = values.get("profiler", default_profiler)
     return Scope(
         profiler=None if profiler is None else str(profiler),
@@ -283,7 +283,9 @@ def rendering_of(values: Values, scope: Scope) -> Rendering:
     if chosen == "folded" and scope.profiler != "pyinstrument":
         raise QueryError("format=folded needs call trees: add profiler=pyinstrument", parameter="format")
     if chosen == "pstats" and scope.profiler != "cprofile":
-        raise QueryError("format=pstats needs call counts, which pyinstrument has not: use json or csv", parameter="format")
+        raise QueryError(
+            "format=pstats needs call counts, which pyinstrument has not: use json or csv", parameter="format"
+        )
     return Rendering(
         callers=bool(values.get("callers", False)) or chosen == "pstats",
         sort=values.get("sort", "self"),  # type: ignore[arg-type]

@@ -108,17 +108,13 @@ async def answer_job_phases(engine: Engine, values: p.Values) -> Reply:
     return await answer_phases(phases, shown, picked=picked, pick="job_phase", name="job-phases")
 
 
-async def answer_phases(
-    phases: list[PhaseStats], shown: p.Rendering, *, picked: bool, pick: str, name: str
-) -> Reply:
+async def answer_phases(phases: list[PhaseStats], shown: p.Rendering, *, picked: bool, pick: str, name: str) -> Reply:
     """Show phases; formats that hold one table need one phase."""
     if shown.format == "folded":
         raise QueryError("format=folded is for stats/modes and the other questions about spans", parameter="format")
     if shown.format == "pstats":
         if not picked or len(phases) != 1:
-            raise QueryError(
-                f"format=pstats holds one phase: pick one that has spans with {pick}", parameter="format"
-            )
+            raise QueryError(f"format=pstats holds one phase: pick one that has spans with {pick}", parameter="format")
         return await off_loop(partial(render_table, phases[0].table, shown, name), rows_in(phases[0].table))
     rows = sum(rows_in(phase.table) for phase in phases)
     return await off_loop(partial(render_phases, phases, shown, name), rows)
@@ -229,9 +225,7 @@ def phase_words(phase: PhaseStats) -> tuple[str, ...]:
     return (str(phase.job_phase),)
 
 
-def stats_route(
-    name: str, summary: str, own: Sequence[p.Parameter], read: Callable[[p.Values], Question]
-) -> Route:
+def stats_route(name: str, summary: str, own: Sequence[p.Parameter], read: Callable[[p.Values], Question]) -> Route:
     """Describe a route that answers with one table."""
     return Route(
         path=f"/v1/stats/{name}",

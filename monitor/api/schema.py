@@ -156,9 +156,7 @@ def job_phase_answer(stats: PhaseStats) -> JobPhaseAnswer:
     if stats.job_phase is None:
         raise TypeError("not a job phase")
     table = stats.table
-    return JobPhaseAnswer(
-        table.spans, table.from_seconds, table.to_seconds, function_rows(table), stats.job_phase
-    )
+    return JobPhaseAnswer(table.spans, table.from_seconds, table.to_seconds, function_rows(table), stats.job_phase)
 
 
 def profile_answer(row: SpanRow) -> ProfileAnswer:

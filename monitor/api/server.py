@@ -154,7 +154,9 @@ class Application:
             with anyio.fail_after(self.timeout_seconds):
                 yield
         except TimeoutError:
-            message = f"the query took longer than {self.timeout_seconds:g} s; ask for less, or raise query.timeout_seconds"
+            message = (
+                f"the query took longer than {self.timeout_seconds:g} s; ask for less, or raise query.timeout_seconds"
+            )
             raise QueryError(message, status=503, code="timeout") from None
         finally:
             self.limiter.release()

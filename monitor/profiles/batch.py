@@ -141,7 +141,11 @@ def check_batch(batch: DecodedBatch) -> None:
     ):
         if len(column) and not (least <= int(column.min()) and int(column.max()) < end):
             raise ValueError("a number that points at nothing")
-    if (parents >= np.arange(paths)).any() or (np.diff(batch.row_file) < 0).any() or (np.diff(batch.sample_file) < 0).any():
+    if (
+        (parents >= np.arange(paths)).any()
+        or (np.diff(batch.row_file) < 0).any()
+        or (np.diff(batch.sample_file) < 0).any()
+    ):
         raise ValueError("rows out of order")
     if (batch.calls < 0).any() or (batch.primitive_calls < 0).any():
         raise ValueError("a negative count")

@@ -173,24 +173,28 @@ class LocalSource:
 
         while True:
             try:
+                stop = anyio.Event()
                 watch = awatch(
                     *folders,
                     recursive=False,
                     watch_filter=None,
+                    stop_event=stop,
                     step=EVENT_STEP_MILLISECONDS,
                     debounce=EVENT_DEBOUNCE_MILLISECONDS,
                     ignore_permission_denied=True,
                 )
                 self._events_active = True
-                async for changes in watch:
-                    await self._take_events(changes)
-            except OSError as error:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(set_when_cancelled, stop)
+                    async for changes in watch:
+                        await self._take_events(changes)
+            except* OSError as group_of_errors:
                 log_once(
                     logger,
                     f"events:{self._root}",
                     "no file-system events for %s (%s); polling every %g s instead",
                     self._root,
-                    error,
+                    "; ".join(str(error) for error in group_of_errors.exceptions),
                     self._poll_interval,
                     level=logging.WARNING,
                 )
@@ -205,6 +209,14 @@ class LocalSource:
             await self._hand_over([ref for refs in taken for ref in refs])
         if len(paths) > sum(map(len, taken)):
             await self._scan()
+
+
+async def set_when_cancelled(event: anyio.Event) -> None:
+    """Set an event at cancellation: the thread that watches looks at it, and would otherwise hold up a stop for seconds."""
+    try:
+        await anyio.sleep_forever()
+    finally:
+        event.set()
 
 
 def batched_lists(refs: list[FileRef], most: int) -> list[list[FileRef]]:

@@ -237,7 +237,9 @@ class Walker:
         inside = real.startswith(f"{root}/") and not f"{path}/".startswith(f"{real}/")
         if not inside:
             self.refused_links += 1
-            log_once(logger, f"link:{path}", "refused the link %s: it leads out of %s", path, root, level=logging.WARNING)
+            log_once(
+                logger, f"link:{path}", "refused the link %s: it leads out of %s", path, root, level=logging.WARNING
+            )
         return inside
 
     def _lose(self, folder: Folder, error: OSError) -> None:
@@ -248,12 +250,14 @@ class Walker:
             folder.folders.clear()
             return
         self.unreadable_folders += 1
-        log_once(logger, f"folder:{folder.path}", "cannot list %s: %s", folder.path, error.strerror, level=logging.WARNING)
+        log_once(
+            logger, f"folder:{folder.path}", "cannot list %s: %s", folder.path, error.strerror, level=logging.WARNING
+        )
 
 
 def looks_like_span(name: str) -> bool:
     """Tell cheaply whether a name can be a span folder's: START_END, or the older START_END_NODE_STEP."""
-    return name.count("-") >= 6 and "_" in name or (name[:1].isdigit() and name.count("_") >= 3)
+    return (name.count("-") >= 6 and "_" in name) or (name[:1].isdigit() and name.count("_") >= 3)
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from capture_on_disk import Open
 
 from monitor.capture import Capture
+from tests.capture.capture_on_disk import Open
 
 
 @pytest.fixture

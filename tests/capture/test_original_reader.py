@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capture_on_disk import EVAL, ROOT, TRAIN, Open, seconds_in, spin
 
 from monitor.capture.profilers import ProfilerName
+from tests.capture.capture_on_disk import EVAL, ROOT, TRAIN, Open, seconds_in, spin
 
 
 @pytest.mark.parametrize("profiler", ["cprofile", "pyinstrument"])

@@ -7,9 +7,9 @@ import sys
 from types import FrameType
 
 import pytest
-from capture_on_disk import TRAIN, Open, calls, shape, spans, work
 
 from monitor.capture.profilers import SHARED_STACK
+from tests.capture.capture_on_disk import TRAIN, Open, calls, shape, spans, work
 
 
 def test_a_profiler_that_is_already_on_goes_on_alone(open_capture: Open, caplog: pytest.LogCaptureFixture) -> None:

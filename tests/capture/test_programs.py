@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from capture_on_disk import NODE, ROOT, TRAIN, Open, calls, run_script, shape, spans, work
+
+from tests.capture.capture_on_disk import NODE, ROOT, TRAIN, Open, calls, run_script, shape, spans, work
 
 
 def test_a_full_disk_costs_only_the_spans_and_leaves_no_halves(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from capture_on_disk import EVAL, TRAIN, Open, calls, seconds_in, shape, spans, spin, wait_until, work
 
 from monitor.capture import Capture
 from monitor.errors import ConfigError
 from monitor.layout import locate
+from tests.capture.capture_on_disk import EVAL, TRAIN, Open, calls, seconds_in, shape, spans, spin, wait_until, work
 
 
 def test_each_transition_ends_a_span_and_starts_the_next(open_capture: Open) -> None:
