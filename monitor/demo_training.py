@@ -31,6 +31,8 @@ LEARNING_RATE = 0.05
 EVALUATE_EVERY = 10
 EVALUATION_STEPS = 3
 CLIP_REACH = 2.5
+LATEST_SLOW_STEP = 200
+"""A run without end has no middle: it becomes slow here, after 10 s at the usual pace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,10 +136,11 @@ def optimizer_step(network: Network, gradients: tuple[Floats, Floats]) -> None:
 
 
 class StopRequest:
-    """What SIGTERM and SIGINT ask for. A pipe and not a threading.Event: Event.set() in a signal handler waits for ever
-    when the signal arrives inside Event.wait() of the same thread."""
+    """What SIGTERM, SIGINT and the end of the parent process ask for. A pipe and not a threading.Event: Event.set() in a
+    signal handler waits for ever when the signal arrives inside Event.wait() of the same thread."""
 
     def __init__(self) -> None:
+        self._parent = os.getppid()
         self._reader, self._writer = os.pipe()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: os.write(self._writer, b"x"))
@@ -145,14 +148,14 @@ class StopRequest:
     def wait(self, seconds: float) -> bool:
         """Pause; True, at once, where a stop was asked for."""
         readable, _, _ = select.select([self._reader], [], [], seconds)
-        return bool(readable)
+        return bool(readable) or os.getppid() != self._parent
 
 
 class Training:
     """One run: its data, its network, its capture.
 
     Args:
-        steps: training steps; the second half prepares its batches thoroughly.
+        steps: training steps; from the middle on batches are prepared thoroughly, which is slow.
         delay_seconds: paces the steps.
         stop: ends the run after the step in hand.
     """
@@ -160,6 +163,7 @@ class Training:
     def __init__(self, capture: Capture, *, steps: int, delay_seconds: float, stop: StopRequest) -> None:
         self._capture = capture
         self._steps = steps
+        self._slow_from = min(steps // 2, LATEST_SLOW_STEP)
         self._delay_seconds = delay_seconds
         self._stop = stop
         self._random = np.random.default_rng(SEED)
@@ -184,7 +188,7 @@ class Training:
     def train_step(self, step: int) -> float:
         """Load a batch, go forward and backward, follow the gradient; returns the loss."""
         with self._capture.step(PythonProfileModes.TRAIN, step):
-            batch = load_batch(self._data, self._random, thorough=step >= self._steps // 2)
+            batch = load_batch(self._data, self._random, thorough=step >= self._slow_from)
             kept = forward(self._network, batch.inputs)
             loss = mean_squared_error(kept.outputs, batch.targets)
             self._capture.forward_end()
@@ -218,7 +222,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train; SIGTERM and SIGINT end the run after the step in hand, with all spans written. Returns the exit code."""
+    """Train; SIGTERM, SIGINT or the end of the parent end the run after the step in hand, with all spans written. Returns
+    the exit code."""
     options = parse(arguments)
     profiler: ProfilerName = options.profiler
     stop = StopRequest()

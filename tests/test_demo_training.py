@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -116,6 +117,23 @@ def test_the_run_ends_when_nobody_reads_it_any_more(tmp_path: Path) -> None:
         assert process.wait(DEADLINE_SECONDS) == 0
         assert process.stderr.read() == ""
     assert spans(tmp_path / "framework/pytorch/cprofile/0-demo")[-1].end.phase.value == "end"
+
+
+def test_the_run_ends_with_its_parent(tmp_path: Path) -> None:
+    folder = tmp_path / "framework/pytorch/cprofile/0-demo"
+    script = """
+import os, pathlib, subprocess, sys
+subprocess.Popen(sys.argv[2:], stdout=subprocess.DEVNULL)
+while not pathlib.Path(sys.argv[1]).exists(): os.sched_yield()
+os._exit(0)
+"""
+    run = command(tmp_path, "--steps", "1000000", "--delay", "0.01")
+    parent = subprocess.run([sys.executable, "-c", script, str(folder), *run], cwd=ROOT, check=True)
+    assert parent.returncode == 0
+    end = time.monotonic() + DEADLINE_SECONDS
+    while not any(folder.glob("prestepzero-?-end-*")):
+        assert time.monotonic() < end
+        os.sched_yield()
 
 
 def test_the_run_can_be_sampled(tmp_path: Path) -> None:
