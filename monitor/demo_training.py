@@ -136,8 +136,8 @@ def optimizer_step(network: Network, gradients: tuple[Floats, Floats]) -> None:
 
 
 class StopRequest:
-    """What SIGTERM, SIGINT and the end of the parent process ask for. A pipe and not a threading.Event: Event.set() in a
-    signal handler waits for ever when the signal arrives inside Event.wait() of the same thread."""
+    """What SIGTERM, SIGINT and the end of the parent process ask for. A pipe and not a threading.Event: Event.set() in
+    a signal handler waits for ever when the signal arrives inside Event.wait() of the same thread."""
 
     def __init__(self) -> None:
         self._parent = os.getppid()
@@ -222,8 +222,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train; SIGTERM, SIGINT or the end of the parent end the run after the step in hand, with all spans written. Returns
-    the exit code."""
+    """Train; SIGTERM, SIGINT or the end of the parent end the run after the step in hand, with all spans written.
+    Returns the exit code."""
     options = parse(arguments)
     profiler: ProfilerName = options.profiler
     stop = StopRequest()
