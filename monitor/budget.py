@@ -2,12 +2,12 @@
 
 The rules, so that no scrape ever sees a counter fall:
 
-- A promoted function's series starts from zero (or from where it stood when it was demoted); what it had before stays in
-  `(other)`. Only in a phase of which nothing was shown yet do the first functions start with all they have.
+- A promoted function's series starts from zero (or from where it stood when it was demoted); what it had before stays
+  in `(other)`. Only in a phase of which nothing was shown yet do the first functions start with all they have.
 - A demoted function's series stays, frozen; what it gains from then on goes to `(other)`.
 - At most `limit` series grow and at most `limit` are frozen. When that many are frozen, nobody is demoted any more.
-- `(other)` is the exact sum of its parts, rounded once (`math.fsum`), so it does not depend on how many there are; where
-  rounding would make it fall at a demotion, it stays at its floor.
+- `(other)` is the exact sum of its parts, rounded once (`math.fsum`), so it does not depend on how many there are;
+  where rounding would make it fall at a demotion, it stays at its floor.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class GroupBudget:
 
         def whole(name: str) -> int:
             rest = int(getattr(sums, name)[kept].sum())
-            return rest + sum(getattr(plus, name) - getattr(minus, name) for plus, minus in parts)
+            return rest + sum(int(getattr(plus, name)) - int(getattr(minus, name)) for plus, minus in parts)
 
         def seconds(name: str) -> float:
             plus = [getattr(part, name) for part, _ in parts]

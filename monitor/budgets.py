@@ -1,4 +1,5 @@
-"""The series budgets of all phases, and their durable form. What is shown is durable first, so a restart shows it again."""
+"""The series budgets of all phases, and their durable form. What is shown is durable first, so a restart shows it
+again."""
 
 from __future__ import annotations
 

@@ -6,13 +6,18 @@ The rows are added in the order in which they were first added, by the same code
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from monitor.index import Group, Index
 from monitor.profiles.columns import Ids
 from monitor.store import Columns, Store, measures_of, row_columns
 from monitor.tables import Measures
+
+ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 CHUNK_SPANS = 2_000
 
@@ -70,7 +75,7 @@ def by_group(table: Columns) -> Iterable[tuple[int, Columns]]:
     if not len(group):
         return
     bounds = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(group)]
-    for start, end in zip(bounds, bounds[1:], strict=False):
+    for start, end in pairwise(bounds):
         yield int(group[start]), {name: column[start:end] for name, column in table.items()}
 
 
@@ -94,6 +99,6 @@ def repeated(counts: Iterable[tuple[int, int]]) -> Ids:
     return joined([np.full(count, number, dtype=np.int32) for number, count in counts], np.int32)
 
 
-def joined(parts: list[np.ndarray], kind: type) -> np.ndarray:  # type: ignore[type-arg]
+def joined(parts: list[npt.NDArray[ScalarT]], kind: type[ScalarT]) -> npt.NDArray[ScalarT]:
     """Concatenate columns, of which there may be none."""
     return np.concatenate(parts) if parts else np.empty(0, dtype=kind)

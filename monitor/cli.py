@@ -1,7 +1,7 @@
 """The command `phasewatch`: arguments to settings, errors to exit codes. Each verb's work is done elsewhere.
 
-Exit codes: 0 done; 1 a query was refused or nobody answers, or a config file has mistakes; 2 a setting or an argument is
-wrong; 3 the store cannot be used.
+Exit codes: 0 done; 1 a query was refused or nobody answers, or a config file has mistakes; 2 a setting or an
+argument is wrong; 3 the store cannot be used.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def main() -> None:
 def run(path: str | None, config_file: Path | None, **options: str | None) -> None:
     """Watch PATH, or the sources of the config file, until stopped.
 
-    PATH is the folder that holds framework/, or one above or below it; it may not exist yet. SIGHUP reloads the settings,
-    SIGTERM and Ctrl-C stop in order.
+    PATH is the folder that holds framework/, or one above or below it; it may not exist yet. SIGHUP reloads the
+    settings, SIGTERM and Ctrl-C stop in order.
 
     \b
     Examples:
@@ -239,21 +239,30 @@ QUERIES: tuple[tuple[str, str, str, list[Any]], ...] = (
     ("modes", "/v1/stats/modes", "Functions between two modes.", [*MODE_OPTIONS, *SCOPE_OPTIONS, *TABLE_OPTIONS]),
     ("pre-step-zero", "/v1/stats/pre-step-zero", "Functions before step zero.", [*SCOPE_OPTIONS, *TABLE_OPTIONS]),
     ("post-hook-close", "/v1/stats/post-hook-close", "Functions at the end.", [*SCOPE_OPTIONS, *TABLE_OPTIONS]),
-    ("training-phases", "/v1/stats/training-phases", "Functions by training phase.",
-     [*MODE_OPTIONS, *SCOPE_OPTIONS, *TABLE_OPTIONS]),
-    ("job-phases", "/v1/stats/job-phases", "Functions by job phase.", [JOB_PHASE_OPTION, *SCOPE_OPTIONS, *TABLE_OPTIONS]),
+    (
+        "training-phases",
+        "/v1/stats/training-phases",
+        "Functions by training phase.",
+        [*MODE_OPTIONS, *SCOPE_OPTIONS, *TABLE_OPTIONS],
+    ),
+    (
+        "job-phases",
+        "/v1/stats/job-phases",
+        "Functions by job phase.",
+        [JOB_PHASE_OPTION, *SCOPE_OPTIONS, *TABLE_OPTIONS],
+    ),
     ("profiles", "/v1/profiles", "Spans by time.", [*PAGE_OPTIONS, *SCOPE_OPTIONS, LIST_FORMAT_OPTION]),
     ("nodes", "/v1/nodes", "Who wrote spans.", [*SCOPE_OPTIONS, LIST_FORMAT_OPTION]),
     ("jobs", "/v1/jobs", "Jobs.", [SCOPE_OPTIONS[-1], LIST_FORMAT_OPTION]),
     ("status", "/v1/status", "How the daemon does.", [LIST_FORMAT_OPTION]),
-)  # fmt: skip
+)
 
 
 def add_query(name: str, path: str, text: str, options: list[Any]) -> None:
     """Add one verb below `query`."""
 
     @click.pass_obj
-    def ask(socket: Path, format: str, **words: Any) -> None:
+    def ask(socket: Path, /, format: str, **words: Any) -> None:
         from monitor.show import show_answer
 
         show_answer(socket, name, path, format, {key: value for key, value in words.items() if value not in (None, ())})

@@ -1,7 +1,7 @@
 """Settings: a table of all of them, and how file, environment and command line become one frozen record.
 
-Every setting has a default, so no file is needed. Later wins: defaults, file, environment, command line. All mistakes are
-found in one go and told with their lines.
+Every setting has a default, so no file is needed. Later wins: defaults, file, environment, command line. All mistakes
+are found in one go and told with their lines.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def read_file(reader: Reader, path: Path) -> None:
     for section, content in document.items():
         if section == "source" and isinstance(content, list):
             for place, table in enumerate(content):
-                read_source(reader, table, lambda key, place=place: where("source", place, key))
+                read_source(reader, table, partial(where, "source", place))
         elif isinstance(content, dict):
             if not any(known.startswith(f"{section}.") for known in SETTINGS):
                 sections = {known.split(".")[0]: None for known in SETTINGS if "." in known} | {"source": None}

@@ -11,12 +11,12 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -46,8 +46,17 @@ logger = logging.getLogger("phasewatch.daemon")
 STORE_FILE = "phasewatch.duckdb"
 STOP_SECONDS = 4.0
 """What is left of a stop after this long is cut off; people and systemd expect an answer within five."""
-RESTART_ONLY = ("daemon_state_dir", "daemon_socket", "daemon_socket_mode", "daemon_listen", "daemon_listen_api",
-                "store_memory_bytes", "query_max_concurrent", "query_timeout_seconds", "query_watch_events")  # fmt: skip
+RESTART_ONLY = (
+    "daemon_state_dir",
+    "daemon_socket",
+    "daemon_socket_mode",
+    "daemon_listen",
+    "daemon_listen_api",
+    "store_memory_bytes",
+    "query_max_concurrent",
+    "query_timeout_seconds",
+    "query_watch_events",
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -282,7 +291,7 @@ class Daemon:
             before = now
 
 
-Beside: TypeAlias = Callable[["Daemon"], Awaitable[None]]
+Beside: TypeAlias = Callable[["Daemon"], Coroutine[Any, Any, None]]
 
 
 async def run_daemon(

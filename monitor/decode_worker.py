@@ -31,7 +31,8 @@ BATCHES_BETWEEN_COLLECTIONS = 50
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """Files to decode: each as (profiler, its bytes or none, path, root); a file without bytes is read from its path."""
+    """Files to decode: each as (profiler, its bytes or none, path, root); a file without bytes is read from its
+    path."""
 
     max_bytes: int
     files: list[tuple[str, bytes | None, str, str]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -89,13 +90,14 @@ class SpanTable:
     def __len__(self) -> int:
         return len(self.name)
 
-    def column(self, name: str) -> npt.NDArray[np.generic]:
+    def column(self, name: str) -> npt.NDArray[Any]:
         """Return one column, as a view."""
         return self._columns[name][: len(self.name)]
 
     def said(self) -> SpanColumns:
         """Return what the names say, for selection."""
-        return SpanColumns(**{field.name: self.column(field.name) for field in fields(SpanColumns)})
+        columns: dict[str, Any] = {field.name: self.column(field.name) for field in fields(SpanColumns)}
+        return SpanColumns(**columns)
 
     def append(self, rows: SpanRows) -> None:
         """Add spans at the end."""
@@ -130,7 +132,8 @@ class Index:
         self._group_numbers: dict[tuple[int, int, int, int], int] = {}
 
     def names_of(self, series: SeriesKey) -> Set[str]:
-        """Return the names of a series' spans, those that retention has dropped included; the set grows as they come."""
+        """Return the names of a series' spans, those that retention has dropped included; the set grows as they
+        come."""
         return self._names.setdefault(series, set())
 
     def add_spans(self, rows: SpanRows, kept: npt.NDArray[np.bool_] | None = None) -> Ids:

@@ -1,4 +1,5 @@
-"""Logging: human lines on a terminal, JSON lines elsewhere, and complaints that are made once. Formats; decides nothing."""
+"""Logging: human lines on a terminal, JSON lines elsewhere, and complaints that are made once. Formats; decides
+nothing."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from monitor.index import Group, Index
 from monitor.layout import data_file
 from monitor.profiles.columns import NO_CALLER, Floats, Ids
 from monitor.rows import Positions
-from monitor.selection import BetweenModes, JobPhase, PreStepZero, Question
+from monitor.selection import BetweenModes, JobPhase, PreStepZero, Question, marks
 from monitor.spans import JOB_PHASES, PythonProfileModes, parse_any_name
 from monitor.store import Store
 from monitor.sums import merge_paths, merge_sums
@@ -196,7 +196,7 @@ class Queries:
     def _in_scope(self, scope: Scope) -> npt.NDArray[np.bool_]:
         wanted = np.zeros(len(self._index.catalog.series) + 1, dtype=np.bool_)
         wanted[self._series(scope)] = True
-        return wanted[self._index.spans.column("series")]
+        return marks(wanted[self._index.spans.column("series")])
 
     def _select(self, question: Question, scope: Scope) -> Positions:
         return np.flatnonzero(question.mask(self._index.spans.said()) & self._in_scope(scope))

@@ -42,7 +42,7 @@ class SpanColumns:
 
     def between(self, start_mode: int, end_mode: int) -> Mask:
         """Mark the spans that start in one mode and end in the other."""
-        return (self.start_mode == start_mode) & (self.end_mode == end_mode)
+        return marks((self.start_mode == start_mode) & (self.end_mode == end_mode))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class ByStep:
             refused |= (spans.start_step == first) & (spans.start_phase != self.start_phase.order)
         if self.end_phase is StepPhase.STEP_START:
             refused |= (spans.end_step == last) & (spans.end_phase != self.end_phase.order)
-        return (strictly_inside | (inside & ~refused)) & spans.between(self.mode, self.mode)
+        return marks((strictly_inside | (inside & ~refused)) & spans.between(self.mode, self.mode))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class ByStepDocumented:
             (spans.start_step == self.start_step) & (spans.start_phase >= self.start_phase.order)
         )
         ends = (spans.end_step < last) | ((spans.end_step == last) & (spans.end_phase <= self.end_phase.order))
-        return begins & ends & spans.between(self.mode, self.mode)
+        return marks(begins & ends & spans.between(self.mode, self.mode))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class PreStepZero:
 
     def mask(self, spans: SpanColumns) -> Mask:
         """Mark the spans that are meant."""
-        return spans.start_phase == StepPhase.START.order
+        return marks(spans.start_phase == StepPhase.START.order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ class PostHookClose:
 
     def mask(self, spans: SpanColumns) -> Mask:
         """Mark the spans that are meant."""
-        return spans.end_phase == StepPhase.END.order
+        return marks(spans.end_phase == StepPhase.END.order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ class JobPhase:
 
     def mask(self, spans: SpanColumns) -> Mask:
         """Mark the spans that are meant."""
-        return job_phase_numbers(spans) == JOB_PHASES.index(self.name)
+        return marks(job_phase_numbers(spans) == JOB_PHASES.index(self.name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +172,11 @@ class Everything:
 Question: TypeAlias = (
     ByStep | ByStepDocumented | ByTime | BetweenModes | PreStepZero | PostHookClose | JobPhase | Everything
 )
+
+
+def marks(values: npt.ArrayLike) -> Mask:
+    """Take the result of comparisons for what it is, which numpy's types do not tell."""
+    return np.asarray(values, dtype=np.bool_)
 
 
 def job_phase_numbers(spans: SpanColumns) -> npt.NDArray[np.int8]:

@@ -138,40 +138,98 @@ def setting(key: str, default: object, unit: str, read: Callable[[object], objec
 
 SETTINGS = table(
     setting("job", "training", "", name, "Name of the training job, for sources that name none."),
-    setting("daemon.state_dir", "", "path", word, "Where the store lives. Default: $XDG_STATE_HOME/phasewatch, else "
-            "~/.local/state/phasewatch."),
-    setting("daemon.socket", "", "path", word, "The query socket. Default: $XDG_RUNTIME_DIR/phasewatch/phasewatch.sock, "
-            "else phasewatch.sock in the state folder."),
+    setting(
+        "daemon.state_dir",
+        "",
+        "path",
+        word,
+        "Where the store lives. Default: $XDG_STATE_HOME/phasewatch, else ~/.local/state/phasewatch.",
+    ),
+    setting(
+        "daemon.socket",
+        "",
+        "path",
+        word,
+        "The query socket. Default: $XDG_RUNTIME_DIR/phasewatch/phasewatch.sock, "
+        "else phasewatch.sock in the state folder.",
+    ),
     setting("daemon.socket_mode", "0660", "octal", mode, "Access rights of the socket."),
-    setting("daemon.listen", "127.0.0.1:9753", "host:port", address, "Where /metrics is served over TCP; \"\" for nowhere."),
+    setting(
+        "daemon.listen", "127.0.0.1:9753", "host:port", address, 'Where /metrics is served over TCP; "" for nowhere.'
+    ),
     setting("daemon.listen_api", False, "", switch, "Serve /v1 over TCP too. There is no authentication."),
     setting("ingest.workers", 2, "processes", number(1, 64, whole=True), "Decoder processes."),
     setting("ingest.worker_memory_bytes", 2**30, "bytes", size(2**28, 2**40), "Address space of one decoder process."),
     setting("ingest.file_deadline_seconds", 10.0, "seconds", number(0.1, 3600), "Time for decoding one file."),
     setting("ingest.max_file_bytes", 64 * 2**20, "bytes", size(1, 2**31 - 1), "Larger files are set aside unread."),
-    setting("ingest.broken_after_seconds", 30.0, "seconds", number(0.1, 86400), "A file that cannot be decoded is set "
-            "aside when it has not changed for so long."),
-    setting("ingest.recheck_seconds", 30.0, "seconds", number(0.1, 86400), "How often files that were set aside are "
-            "looked at for changes."),
+    setting(
+        "ingest.broken_after_seconds",
+        30.0,
+        "seconds",
+        number(0.1, 86400),
+        "A file that cannot be decoded is set aside when it has not changed for so long.",
+    ),
+    setting(
+        "ingest.recheck_seconds",
+        30.0,
+        "seconds",
+        number(0.1, 86400),
+        "How often files that were set aside are looked at for changes.",
+    ),
     setting("ingest.batch_files", 300, "files", number(1, 10_000, whole=True), "Most files in one transaction."),
-    setting("ingest.linger_seconds", 0.1, "seconds", number(0, 10), "Least time between two batches while files trickle "
-            "in; the first one after a pause never waits."),
+    setting(
+        "ingest.linger_seconds",
+        0.1,
+        "seconds",
+        number(0, 10),
+        "Least time between two batches while files trickle in; the first one after a pause never waits.",
+    ),
     setting("store.memory_bytes", 64 * 2**20, "bytes", size(2**25, 2**40), "Memory for the database's buffers."),
-    setting("store.retention_days", 0.0, "days", number(0, 36500), "Rows of older spans are dropped, their totals stay; "
-            "0 keeps all."),
-    setting("store.retention_spans", 0, "spans", number(0, 2**31 - 1, whole=True), "Rows of at most so many spans are "
-            "kept, their totals stay; 0 keeps all."),
-    setting("metrics.functions_per_phase", 50, "functions", number(1, 10_000, whole=True), "Functions of each training "
-            "phase of each node that are series of their own; the rest is (other)."),
-    setting("metrics.refresh_seconds", 1.0, "seconds", number(0.1, 3600), "Least time between two renderings of /metrics."),
+    setting(
+        "store.retention_days",
+        0.0,
+        "days",
+        number(0, 36500),
+        "Rows of older spans are dropped, their totals stay; 0 keeps all.",
+    ),
+    setting(
+        "store.retention_spans",
+        0,
+        "spans",
+        number(0, 2**31 - 1, whole=True),
+        "Rows of at most so many spans are kept, their totals stay; 0 keeps all.",
+    ),
+    setting(
+        "metrics.functions_per_phase",
+        50,
+        "functions",
+        number(1, 10_000, whole=True),
+        "Functions of each training phase of each node that are series of their own; the rest is (other).",
+    ),
+    setting(
+        "metrics.refresh_seconds", 1.0, "seconds", number(0.1, 3600), "Least time between two renderings of /metrics."
+    ),
     setting("query.max_concurrent", 8, "queries", number(1, 1000, whole=True), "Queries answered at the same time."),
     setting("query.timeout_seconds", 30.0, "seconds", number(0.1, 3600), "Time for one query."),
-    setting("query.watch_events", 1000, "events", number(1, 10**6, whole=True), "Events kept for a slow reader of /v1/watch "
-            "before the oldest are dropped."),
+    setting(
+        "query.watch_events",
+        1000,
+        "events",
+        number(1, 10**6, whole=True),
+        "Events kept for a slow reader of /v1/watch before the oldest are dropped.",
+    ),
     setting("log.level", "info", "", one_of("debug", "info", "warning", "error"), "Least level that is logged."),
-    setting("log.format", "auto", "", one_of("auto", "human", "json"), "human on a terminal and json elsewhere, or always one."),
-    setting("log.interval_seconds", 10.0, "seconds", number(1, 86400), "How often progress is logged while there is some."),
-)  # fmt: skip
+    setting(
+        "log.format",
+        "auto",
+        "",
+        one_of("auto", "human", "json"),
+        "human on a terminal and json elsewhere, or always one.",
+    ),
+    setting(
+        "log.interval_seconds", 10.0, "seconds", number(1, 86400), "How often progress is logged while there is some."
+    ),
+)
 
 SOURCE_SETTINGS = table(
     setting("type", "local", "", local_type, "Kind of source."),
@@ -179,9 +237,14 @@ SOURCE_SETTINGS = table(
     setting("job", "", "", name, "Name of the training job. Default: the job at the top of the file."),
     setting("poll_interval_seconds", 1.0, "seconds", number(0.05, 3600), "Between two looks for new spans."),
     setting("events", True, "", switch, "Use file-system events besides polling."),
-    setting("full_scan_seconds", 60.0, "seconds", number(1, 86400), "Least time between two scans that trust no "
-            "modification time."),
-)  # fmt: skip
+    setting(
+        "full_scan_seconds",
+        60.0,
+        "seconds",
+        number(1, 86400),
+        "Least time between two scans that trust no modification time.",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Running sums of measures by a number (an entry, a label). Pure. Only numbers that occur take room, but for four bytes
-of look-up each. Addition is plain float64, one value after the other: the same rows in the same order give the same bits.
+of look-up each. Addition is plain float64, one value after the other: the same rows in the same order give the same
+bits.
 """
 
 from __future__ import annotations

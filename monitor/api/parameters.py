@@ -123,7 +123,8 @@ def name(text: str) -> str:
 
 def words_schema(words: Sequence[str], default: str | None = None) -> dict[str, object]:
     """Describe a choice."""
-    return {"type": "string", "enum": list(words)} | ({"default": default} if default else {})
+    schema: dict[str, object] = {"type": "string", "enum": list(words)}
+    return schema | ({"default": default} if default else {})
 
 
 MODE = words_schema(tuple(MODES_BY_WORD))

@@ -6,7 +6,7 @@ The one place besides ingest where any exception of one request is caught: it is
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -69,7 +69,7 @@ class Server:
     socket: Path
     address: str = ""
     _requests: Counter[tuple[str, int]] = field(default_factory=Counter)
-    _seconds: Counter[str] = field(default_factory=Counter)
+    _seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     _limiter: anyio.CapacityLimiter | None = None
 
     def statistics(self) -> ServerStatistics:

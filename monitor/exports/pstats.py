@@ -14,8 +14,8 @@ Value = tuple[int, int, float, float, dict[FunctionName, CallerValue]]
 def to_pstats(table: StatsTable) -> bytes:
     """Marshal a table as cProfile would.
 
-    A value is (primitive calls, total calls, …) but a caller's tuple is (total calls, primitive calls, …): CPython writes
-    them so. A function that only occurs as a caller gets an entry of zeros, which readers of the format expect.
+    A value is (primitive calls, total calls, …) but a caller's tuple is (total calls, primitive calls, …): CPython
+    writes them so. A function that only occurs as a caller gets an entry of zeros, which readers of the format expect.
     """
     stats: dict[FunctionName, Value] = {}
     mentioned: set[FunctionName] = set()

@@ -21,7 +21,8 @@ DECODERS: dict[str, Callable[[BatchBuilder, bytes], None]] = {
 }
 
 CHECKS: dict[str, Callable[[bytes], None]] = {"cprofile": check_cprofile}
-"""Where a whole batch turns out to hold a value out of range, these find the file; pyinstrument's decoder checks itself."""
+"""Where a whole batch turns out to hold a value out of range, these find the file; pyinstrument's decoder checks
+itself."""
 
 COLUMN_TYPES: dict[str, type[np.generic]] = {
     "entry_function": np.int32,

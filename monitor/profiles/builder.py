@@ -15,7 +15,7 @@ from monitor.profiles.columns import NO_CALLER, NO_PARENT, DecodedBatch, Failure
 from monitor.profiles.names import drop_addresses, safe_text
 
 NOT_COUNTED = -1
-"""pyinstrument's pstats export writes this for the calls that it does not count; stored as 0."""
+"""pyinstrument's pstats export writes this for calls that it does not count; stored as 0."""
 LARGEST_COUNT = 2**53
 LARGEST_SECONDS = 1e9
 SMALL_TABLE = 2**20
@@ -26,8 +26,8 @@ class BatchBuilder:
     """Grows one batch file by file.
 
     Attributes:
-        numbers: function key as it stands in a file -> its number; kept over the files of the batch, so that the cleaning
-            and numbering of a name is done once.
+        numbers: function key as it stands in a file -> its number; kept over the files of the batch, so that a name is
+            cleaned and numbered once.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class BatchBuilder:
         own: Sequence[float],
         total: Sequence[float],
     ) -> None:
-        """Add entry rows of the file in hand; raises TypeError or OverflowError where a value is not what it must be.
+        """Add entry rows of the file in hand; raises TypeError or OverflowError where a value has the wrong type.
 
         Args:
             caller: NO_CALLER for the function's own row.
@@ -194,7 +194,7 @@ def summed(batch: DecodedBatch) -> DecodedBatch:
         return batch
     starts = np.flatnonzero(np.concatenate([[True], np.diff(keys[order]) != 0]))
     first = order[starts]
-    sums = {name: np.add.reduceat(getattr(batch, name)[order], starts) for name in MEASURES}
+    sums: dict[str, Any] = {name: np.add.reduceat(getattr(batch, name)[order], starts) for name in MEASURES}
     return replace(batch, row_file=batch.row_file[first], row_entry=batch.row_entry[first], **sums)
 
 

@@ -1,8 +1,8 @@
-"""pstats files (cProfile's marshalled dictionary) to columns. Pure, but `marshal` is not safe on hostile bytes: run it in
-a process of its own.
+"""pstats files (cProfile's marshalled dictionary) to columns. Pure, but `marshal` is not safe on hostile bytes: run
+it in a process of its own.
 
-Facts about the format: a value is (primitive calls, total calls, self s, cumulative s, callers), but a caller's tuple is
-(total calls, primitive calls, self s, cumulative s): CPython's `Lib/cProfile.py`, `snapshot_stats`, writes them so.
+Facts about the format: a value is (primitive calls, total calls, self s, cumulative s, callers), but a caller's tuple
+is (total calls, primitive calls, self s, cumulative s): CPython's `Lib/cProfile.py`, `snapshot_stats`, writes them so.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """pyinstrument's JSON (versions 3 to 5) to columns. Pure.
 
-A frame's `time` includes its children's; its self time is the rest, and since times are printed with six decimals a rest
-below zero is rounding and counts as 0. Children under 1 % are cut by pyinstrument, so what they took is their parent's
-self time here. Frames are walked without recursion: real trees are hundreds of levels deep.
+A frame's `time` includes its children's; its self time is the rest, and since times are printed with six decimals a
+rest below zero is rounding and counts as 0. Children under 1 % are cut by pyinstrument, so what they took is their
+parent's self time here. Frames are walked without recursion: real trees are hundreds of levels deep.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Tree:
         line = 0 if line is None else line
         if type(line) is not int:
             raise CorruptFile(f"the line of frame {name[:80]!r} is no whole number")
-        if type(seconds) not in (int, float) or not math.isfinite(seconds) or not abs(seconds) <= LARGEST_SECONDS:
+        if not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or abs(seconds) > LARGEST_SECONDS:
             raise CorruptFile(f"the time of frame {name[:80]!r} is no number of seconds in range")
         key = (file, line, name)
         return self._builder.number(key), float(seconds), children

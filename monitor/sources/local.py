@@ -212,7 +212,8 @@ class LocalSource:
 
 
 async def set_when_cancelled(event: anyio.Event) -> None:
-    """Set an event at cancellation: the thread that watches looks at it, and would otherwise hold up a stop for seconds."""
+    """Set an event at cancellation: the thread that watches looks at it, and would otherwise hold up a stop for
+    seconds."""
     try:
         await anyio.sleep_forever()
     finally:

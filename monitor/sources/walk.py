@@ -141,7 +141,7 @@ class Walker:
 
     def _look(self, folder: Folder, now: float, *, watched: bool, everything: bool) -> list[FileRef]:
         try:
-            modified_ns = os.stat(folder.path).st_mtime_ns
+            modified_ns = os.stat(folder.path).st_mtime_ns  # noqa: PTH116 - for each folder at each poll
         except OSError as error:
             self._lose(folder, error)
             return []
@@ -196,7 +196,8 @@ class Walker:
         return refs, names
 
     def _span_ref(self, folder: Folder, name: str) -> FileRef | None:
-        """Return what a folder entry stands for if it is a span folder with the places above it that the layout needs."""
+        """Return what a folder entry stands for if it is a span folder with the places above it that the layout
+        needs."""
         if not looks_like_span(name):
             return None
         try:
