@@ -37,7 +37,7 @@ FUNCTION_FAMILIES = (
     ),
     FunctionFamily(
         name="phasewatch_function_cumulative_seconds_total",
-        help="Seconds spent in a function and in all that it called. Never sum it over functions: callers hold callees.",
+        help="Seconds spent in a function and in all that it called. Never to be summed over functions.",
         value=lambda amount: amount.cumulative_seconds,
         counted=False,
     ),
