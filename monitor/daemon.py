@@ -192,7 +192,11 @@ class Daemon:
             store=self.store,
             index=self.index,
             budgets=self.budgets,
-            retention=Retention(days=settings.store_retention_days, spans=settings.store_retention_spans),
+            retention=Retention(
+                days=settings.store_retention_days,
+                spans=settings.store_retention_spans,
+                every_seconds=settings.store_retention_interval_seconds,
+            ),
             wall_clock=time.time,
             choose_every_seconds=settings.metrics_refresh_seconds,
         )

@@ -200,6 +200,13 @@ SETTINGS = table(
         "Rows of at most so many spans are kept, their totals stay; 0 keeps all.",
     ),
     setting(
+        "store.retention_interval_seconds",
+        60.0,
+        "seconds",
+        number(0.1, 86400),
+        "How often rows past retention are dropped.",
+    ),
+    setting(
         "metrics.functions_per_phase",
         50,
         "functions",
@@ -281,6 +288,7 @@ class Settings:
     store_memory_bytes: int
     store_retention_days: float
     store_retention_spans: int
+    store_retention_interval_seconds: float
     metrics_functions_per_phase: int
     metrics_refresh_seconds: float
     query_max_concurrent: int

@@ -22,7 +22,6 @@ from monitor.store import Store
 
 logger = logging.getLogger("phasewatch.upkeep")
 
-RETENTION_EVERY_SECONDS = 60.0
 CHECKPOINT_EVERY_SPANS = 20_000
 DAY_SECONDS = 86_400.0
 
@@ -33,6 +32,7 @@ class Retention:
 
     days: float = 0.0
     spans: int = 0
+    every_seconds: float = 60.0
 
 
 class Upkeep:
@@ -70,7 +70,7 @@ class Upkeep:
                 self._next_choice = now + self._choose_every
                 await self._choose_series()
             if now >= self._next_retention:
-                self._next_retention = now + RETENTION_EVERY_SECONDS
+                self._next_retention = now + self._retention.every_seconds
                 await self._drop_old()
             if self._index.next_number - self._checkpointed >= CHECKPOINT_EVERY_SPANS:
                 await self.checkpoint()

@@ -38,6 +38,7 @@ class Folder:
     Attributes:
         path: where it is; parts: its last components, by which the layout is told; depth: below the root.
         seen: names of span folders handed over. folders: folders below it that are walked.
+        passed: names that mean nothing here, or are refused; counted once, looked at again at each full scan.
         modified_ns, first_seen: the modification time at the last look, and when it was first seen.
         settled: the last listing began so long after `first_seen` that the gate may be trusted.
         listed: when it was last listed, and how long that took.
@@ -47,6 +48,8 @@ class Folder:
     depth: int
     seen: set[str] = field(default_factory=set)
     folders: dict[str, Folder] = field(default_factory=dict)
+    passed: set[str] = field(default_factory=set)
+    counted: set[str] = field(default_factory=set)
     modified_ns: int = -1
     first_seen: float = float("-inf")
     settled: bool = False
@@ -96,6 +99,7 @@ class Walker:
         for folder in self.folders():
             folder.settled = False
             folder.modified_ns = -1
+            folder.passed.clear()
 
     def take_event(self, path: str) -> list[FileRef]:
         """Take a path that an event named: give its span if it is a new one, else open the gate of its folder."""
@@ -162,7 +166,8 @@ class Walker:
         except OSError as error:
             self._lose(folder, error)
             return []
-        folder.seen &= names
+        for known in (folder.seen, folder.passed, folder.counted):
+            known &= names
         for gone in folder.folders.keys() - names:
             del folder.folders[gone]
         folder.settled = now - folder.first_seen >= TRUST_SECONDS
@@ -179,21 +184,41 @@ class Walker:
         for entry in entries:
             name = entry.name
             names.add(name)
-            if name in folder.seen or name in folder.folders or name.startswith("."):
+            if name in folder.seen or name in folder.folders or name in folder.passed:
                 continue
-            if not is_folder(entry) or not name.isprintable():
-                self.ignored_names += name not in DATA_FILES
-                continue
-            if entry.is_symlink() and not self._leads_inside(entry.path):
-                continue
-            ref = self._span_ref(folder, name)
+            ref = self._judge(folder, entry)
             if ref is not None:
                 refs.append(ref)
-            elif folder.depth < DEEPEST and not looks_like_span(name):
-                folder.folders[name] = Folder(path=entry.path, depth=folder.depth + 1)
-            else:
-                self.ignored_names += 1
+            elif name not in folder.folders and not looks_like_span(name):
+                folder.passed.add(name)
         return refs, names
+
+    def _judge(self, folder: Folder, entry: os.DirEntry[str]) -> FileRef | None:
+        """Return the span that an entry stands for, or take it up as a folder to walk, or count it as neither."""
+        name = entry.name
+        if name.startswith("."):
+            return None
+        if not is_folder(entry) or not name.isprintable():
+            self._pass(folder, name)
+            return None
+        if entry.is_symlink() and not self._leads_inside(entry.path):
+            if name not in folder.counted:
+                self.refused_links += 1
+            folder.counted.add(name)
+            folder.passed.add(name)
+            return None
+        ref = self._span_ref(folder, name)
+        if ref is None and folder.depth < DEEPEST and not looks_like_span(name):
+            folder.folders[name] = Folder(path=entry.path, depth=folder.depth + 1)
+        elif ref is None:
+            self._pass(folder, name)
+        return ref
+
+    def _pass(self, folder: Folder, name: str) -> None:
+        """Count a name that means nothing here, once."""
+        if name not in folder.counted and name not in DATA_FILES:
+            self.ignored_names += 1
+        folder.counted.add(name)
 
     def _span_ref(self, folder: Folder, name: str) -> FileRef | None:
         """Return what a folder entry stands for if it is a span folder with the places above it that the layout
@@ -237,7 +262,6 @@ class Walker:
         root = self._root.path if self._root is not None else ""
         inside = real.startswith(f"{root}/") and not f"{path}/".startswith(f"{real}/")
         if not inside:
-            self.refused_links += 1
             log_once(
                 logger, f"link:{path}", "refused the link %s: it leads out of %s", path, root, level=logging.WARNING
             )

@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -19,7 +20,7 @@ from monitor.daemon import Daemon, run_daemon
 from monitor.errors import SourceUnavailable
 from monitor.settings import Settings
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 20.0
 
 
 def settings_for(folder: Path, source: Path, **more: object) -> Settings:
@@ -87,6 +88,16 @@ def wait_for_answer(process: subprocess.Popen[bytes], client: Client) -> None:
         else:
             return
     raise AssertionError(f"the daemon did not answer; exit code {process.poll()}")
+
+
+async def until(client: AsyncClient, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Ask for the status until something holds."""
+    with anyio.fail_after(DEADLINE_SECONDS):
+        while True:
+            status = await client.status()
+            if holds(status):
+                return status
+            await anyio.sleep(0.01)
 
 
 def stop(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM) -> float:
