@@ -1,0 +1,143 @@
+"""A real Prometheus scrapes a real daemon and answers PromQL; promtool finds nothing to say about the page."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monitor.client import Client
+from tests.integration.corpora import node_folder, span_names, write_run, write_span
+from tests.integration.daemons import DEADLINE_SECONDS, daemon_child, stop
+
+
+def program(name: str) -> str:
+    """Find a program of Debian's prometheus package."""
+    found = shutil.which(name)
+    assert found is not None, f"{name} is missing: apt-get install -y prometheus"
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def prometheus(folder: Path, target: str) -> Iterator[str]:
+    """Run Prometheus on one target; gives its address."""
+    folder.mkdir()
+    config = {
+        "global": {"scrape_interval": "200ms"},
+        "scrape_configs": [{"job_name": "phasewatch", "static_configs": [{"targets": [target]}]}],
+    }
+    (folder / "prometheus.yml").write_text(json.dumps(config))
+    address = f"127.0.0.1:{free_port()}"
+    command = [program("prometheus"), f"--config.file={folder / 'prometheus.yml'}"]
+    command += [f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={address}"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        yield f"http://{address}"
+    finally:
+        process.terminate()
+        process.wait(timeout=DEADLINE_SECONDS)
+
+
+def ask(address: str, promql: str) -> list[dict[str, Any]]:
+    """Ask Prometheus; nothing while it does not answer yet."""
+    url = f"{address}/api/v1/query?{urllib.parse.urlencode({'query': promql})}"
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            result: list[dict[str, Any]] = json.load(response)["data"]["result"]
+    except OSError:
+        return []
+    return result
+
+
+def until_value(address: str, promql: str, expected: float) -> None:
+    """Ask until a query gives one value."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    got: list[dict[str, Any]] = []
+    while time.monotonic() < deadline:
+        got = ask(address, promql)
+        if got and float(got[0]["value"][1]) == pytest.approx(expected, rel=1e-9):
+            return
+        threading.Event().wait(0.1)  # Prometheus scrapes when it scrapes
+    raise AssertionError(f"{promql} gave {got}, not {expected}")
+
+
+def wait_for_page(client: Client, text: str) -> bytes:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < deadline:
+        page = client.raw("/metrics")[1]
+        if text.encode() in page:
+            return page
+        threading.Event().wait(0.05)  # the page is made anew by itself
+    raise AssertionError(f"the page never held {text}")
+
+
+def test_prometheus_sees_true_totals_and_no_reset_through_a_restart(
+    data_dir: Path, tmp_path: Path, short_tmp_path: Path
+) -> None:
+    source = tmp_path / "profiles"
+    profiles = write_run(source, data_dir / "formats", nodes=2, steps=20)
+    listen = f"127.0.0.1:{free_port()}"
+    settings = short_tmp_path / "c.toml"
+    settings.write_text("[metrics]\nfunctions_per_phase = 5\nrefresh_seconds = 0.2\n")
+    arguments = ("--listen", listen, "-c", str(settings))
+    functions = 'sum(phasewatch_function_calls_total{profiler="cprofile"})'
+    with prometheus(tmp_path / "prometheus", listen) as address:
+        with daemon_child(short_tmp_path, source, *arguments) as (process, client):
+            calls = sum(
+                row.calls or 0 for phase in client.training_phases(fresh=True).phases for row in phase.functions
+            )
+            until_value(address, "sum(phasewatch_profiles_total)", profiles)
+            until_value(address, functions, calls)
+            until_value(address, "max(phasewatch_last_step)", 20)
+            stop(process)
+        folder = node_folder(source, "0-host-0")
+        sample = (data_dir / "formats" / "cpython-3.12" / "python_stats").read_bytes()
+        for name in list(span_names(60))[-90:]:
+            write_span(folder, name, sample)
+        with daemon_child(short_tmp_path, source, *arguments) as (process, client):
+            calls = sum(
+                row.calls or 0 for phase in client.training_phases(fresh=True).phases for row in phase.functions
+            )
+            until_value(address, functions, calls)
+            until_value(address, "sum(phasewatch_profiles_total)", profiles + 90)
+            for family in ("self_seconds", "cumulative_seconds", "calls", "primitive_calls"):
+                until_value(address, f"sum(resets(phasewatch_function_{family}_total[1m]))", 0)
+            shown = ask(address, "max(count by (node, start_mode, end_mode) (phasewatch_function_calls_total))")
+            assert float(shown[0]["value"][1]) <= 2 * 5 + 1
+            stop(process)
+
+
+def test_promtool_finds_nothing_to_say_about_the_page(data_dir: Path, tmp_path: Path, short_tmp_path: Path) -> None:
+    source = tmp_path / "profiles"
+    write_run(source, data_dir / "formats", nodes=1, steps=10)
+    session = (data_dir / "formats" / "pyinstrument-5.1.3" / "python_stats.json").read_bytes()
+    write_span(node_folder(source, "0-a", "pyinstrument"), next(span_names(1)), session, "python_stats.json")
+    with daemon_child(short_tmp_path, source) as (process, client):
+        client.training_phases(fresh=True)
+        page = wait_for_page(client, 'profiler="pyinstrument"')
+        stop(process)
+    checked = subprocess.run([program("promtool"), "check", "metrics"], input=page, capture_output=True, check=False)
+    assert (checked.returncode, checked.stdout.decode(), checked.stderr.decode()) == (0, "", "")
+
+
+def test_the_scrape_example_is_valid() -> None:
+    example = Path(__file__).parents[2] / "config" / "prometheus" / "prometheus.yml"
+    subprocess.run([program("promtool"), "check", "config", str(example)], check=True, capture_output=True)
