@@ -59,10 +59,20 @@ async def daemon_inside(settings: Settings) -> AsyncIterator[tuple[Daemon, Async
 
 
 @contextmanager
-def daemon_child(folder: Path, source: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], Client]]:
+def daemon_child(
+    folder: Path, source: Path | None, *arguments: str
+) -> Iterator[tuple[subprocess.Popen[bytes], Client]]:
     """Run a daemon as a child process; it is killed at the end if it still runs."""
     socket = folder / "s.sock"
-    command = [sys.executable, "-m", "monitor", "run", str(source), "--state-dir", str(folder / "state")]
+    command = [
+        sys.executable,
+        "-m",
+        "monitor",
+        "run",
+        *([] if source is None else [str(source)]),
+        "--state-dir",
+        str(folder / "state"),
+    ]
     command += ["--socket", str(socket), "--listen", "127.0.0.1:0", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
