@@ -164,6 +164,7 @@ class Daemon:
             deadline_seconds=settings.ingest_file_deadline_seconds,
             max_file_bytes=settings.ingest_max_file_bytes,
         ) as pool:
+            await pool.warm_up()
             current = self._build_round(pool)
             async with anyio.create_task_group() as inner:
                 self._show_round(current)

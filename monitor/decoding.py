@@ -156,6 +156,16 @@ class DecodePool:
             return Failure(reason=reason, kind="too_large")
         return None
 
+    async def warm_up(self) -> None:
+        """Start all children now, so that the first files need not wait for them."""
+        async with anyio.create_task_group() as group:
+            for _ in range(self.workers):
+                group.start_soon(self._start_idle)
+
+    async def _start_idle(self) -> None:
+        async with self._limiter:
+            self._idle.append(await start_worker(self.memory_bytes))
+
     def statistics(self) -> DecodeStatistics:
         """Say what happened since the start."""
         counters = self._counters

@@ -146,22 +146,9 @@ class Index:
             The group of each span.
         """
         groups = self._group_of(rows)
-        said = rows.columns
         self._count(rows, groups)
-        if kept is None:
-            self.spans.append(rows)
-        else:
-            self.spans.append(take_spans(rows, np.flatnonzero(kept)))
-        seconds = ((said.end_us - said.start_us) / 1e6).tolist()
-        keys = zip(
-            rows.series.tolist(),
-            said.start_mode.tolist(),
-            said.start_phase.tolist(),
-            said.end_phase.tolist(),
-            strict=True,
-        )
-        for key, length in zip(keys, seconds, strict=True):
-            self.span_seconds.setdefault(key, Histogram()).add(max(length, 0.0))
+        self._count_lengths(rows)
+        self.spans.append(rows if kept is None else take_spans(rows, np.flatnonzero(kept)))
         if len(rows.number):
             self.next_number = max(self.next_number, int(rows.number[-1]) + 1)
         self.generation += 1
@@ -193,19 +180,37 @@ class Index:
 
     def _count(self, rows: SpanRows, groups: Ids) -> None:
         said = rows.columns
-        keys = self.catalog.series
-        names = {number: self._names.setdefault(keys[number], set()) for number in np.unique(rows.series).tolist()}
-        columns = (groups, rows.series, said.start_mode, said.start_step, said.start_us, said.end_us)
-        walk = zip(rows.name, *(column.tolist() for column in columns), strict=True)
-        for name, group_number, series, mode, step, start_us, end_us in walk:
-            group = self.groups[group_number]
-            group.spans += 1
-            group.first_us = min(group.first_us, start_us)
-            group.last_us = max(group.last_us, end_us)
-            names[series].add(name)
-            self.last_end_us[series] = max(self.last_end_us.get(series, end_us), end_us)
+        for number, picked in runs_of(groups):
+            group = self.groups[number]
+            start_us, end_us = said.start_us[picked], said.end_us[picked]
+            group.spans += len(picked)
+            group.first_us = min(group.first_us, float(start_us.min()))
+            group.last_us = max(group.last_us, float(end_us.max()))
+            last = float(end_us.max())
+            self.last_end_us[group.series] = max(self.last_end_us.get(group.series, last), last)
+            step = int(said.start_step[picked].max())
             if step >= 0:
-                self.last_step[series, mode] = max(self.last_step.get((series, mode), step), step)
+                mode = (group.series, group.key.start_mode)
+                self.last_step[mode] = max(self.last_step.get(mode, step), step)
+        for number, picked in runs_of(rows.series):
+            names = self._names.setdefault(self.catalog.series[number], set())
+            names.update(rows.name[row] for row in picked.tolist())
+
+    def _count_lengths(self, rows: SpanRows) -> None:
+        said = rows.columns
+        seconds = np.maximum((said.end_us - said.start_us) / 1e6, 0.0).tolist()
+        keys = zip(
+            rows.series.tolist(),
+            said.start_mode.tolist(),
+            said.start_phase.tolist(),
+            said.end_phase.tolist(),
+            strict=True,
+        )
+        for key, length in zip(keys, seconds, strict=True):
+            histogram = self.span_seconds.get(key)
+            if histogram is None:
+                histogram = self.span_seconds[key] = Histogram()
+            histogram.add(length)
 
     def _group_of(self, rows: SpanRows) -> Ids:
         said = rows.columns

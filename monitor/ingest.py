@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import repeat
 
 import anyio
 import numpy as np
@@ -21,6 +20,7 @@ from monitor.catalog import CatalogMark, SeriesKey
 from monitor.decoding import Decoded, DecodePool
 from monitor.errors import StoreError
 from monitor.index import Index
+from monitor.layout import SpanKey
 from monitor.logs import log_once
 from monitor.profiles.columns import Failure
 from monitor.reading import Version
@@ -39,28 +39,29 @@ FINAL_KINDS = ("too_large", "refused", "crashed")
 LONGEST_STORE_PAUSE_SECONDS = 30.0
 
 
-class Item:
-    """One file of one source on its way; equal when source and path are. Not to be changed."""
-
-    __slots__ = ("ref", "source")
-
-    def __init__(self, source: int, ref: FileRef) -> None:
-        self.source = source
-        self.ref = ref
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Item) and self.source == other.source and self.ref.path == other.ref.path
-
-    def __hash__(self) -> int:
-        return hash(self.ref.path)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Whose spans lie in a node folder, and the names of those that are stored: the index's own set."""
 
+    source: int
     series: SeriesKey
     names: Set[str]
+
+
+class Item:
+    """One file of one source on its way; equal when source and path are. Not to be changed."""
+
+    __slots__ = ("place", "ref")
+
+    def __init__(self, place: Place, ref: FileRef) -> None:
+        self.place = place
+        self.ref = ref
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Item) and self.ref.path == other.ref.path and self.place.source == other.place.source
+
+    def __hash__(self) -> int:
+        return hash(self.ref.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,7 @@ class Ingest:
     """The way of files into store and index.
 
     Args:
-        sources: where files come from; `Item.source` is a position in it.
+        sources: where files come from; `Place.source` is a position in it.
         stored_mark: how much of the index's catalogue the store has already.
         on_stored: called on the loop after each batch with its spans.
         upkeep: awaited by the storing task between batches and at least every second, so that all writing to the
@@ -138,7 +139,6 @@ class Ingest:
         self._max_file_bytes = max_file_bytes
         self._workers = workers
         self._in_hand: set[Item] = set()
-        self._places: dict[tuple[int, str, str, str], Place] = {}
         self._book: RetryBook[Item] = RetryBook(
             broken_after_seconds=broken_after_seconds, recheck_seconds=recheck_seconds
         )
@@ -152,7 +152,9 @@ class Ingest:
 
     async def accept(self, source: int, refs: Iterable[FileRef]) -> None:
         """Take references from a source; waits while the backlog is full. Known spans are passed over."""
-        fresh = [item for item in map(Item, repeat(source), refs) if item not in self._in_hand and self._is_new(item)]
+        fresh = [item for item in self._items(source, refs) if item not in self._in_hand]
+        if self._book:
+            fresh = [item for item in fresh if item not in self._book]
         self._in_hand.update(fresh)
         try:
             await self._backlog.put(fresh)
@@ -216,11 +218,11 @@ class Ingest:
 
     async def _decode_batches(self, send: ObjectSendStream[Taken]) -> None:
         while True:
-            items = await self._backlog.take(self._batch_files, lambda item: item.source)
+            items = await self._backlog.take(self._batch_files, lambda item: item.place.source)
             await send.send(await self._read_and_decode(items))
 
     async def _read_and_decode(self, items: list[Item]) -> Taken:
-        source = self._sources[items[0].source]
+        source = self._sources[items[0].place.source]
         files = await source.read([item.ref for item in items], max_bytes=self._max_file_bytes)
         profilers = [item.ref.key.profiler for item in items]
         decoded = await self._pool.decode(list(zip(profilers, files, strict=True)))
@@ -236,7 +238,7 @@ class Ingest:
 
     async def _look_again(self, troubles: Sequence[Trouble[Item]]) -> None:
         for number, source in enumerate(self._sources):
-            mine = [trouble for trouble in troubles if trouble.ref.source == number]
+            mine = [trouble for trouble in troubles if trouble.ref.place.source == number]
             if not mine:
                 continue
             versions = await source.versions([trouble.ref.ref for trouble in mine])
@@ -291,7 +293,7 @@ class Ingest:
             if place in taken.decoded.batch.failures:
                 continue
             self._book.settled(item)
-            names, name = self._place(item).names, item.ref.key.span
+            names, name = item.place.names, item.ref.key.span
             if name not in names and (id(names), name) not in seen:
                 seen.add((id(names), name))
                 places.append(place)
@@ -300,10 +302,11 @@ class Ingest:
     def _span_rows(self, taken: Taken, places: Sequence[int]) -> SpanRows:
         catalog = self._index.catalog
         items = [taken.items[place] for place in places]
+        series = {key: catalog.series_number(key) for key in {item.place.series for item in items}}
         first = self._index.next_number
         return SpanRows(
             number=np.arange(first, first + len(items), dtype=np.int32),
-            series=np.asarray([catalog.series_number(self._place(item).series) for item in items], dtype=np.int32),
+            series=np.asarray([series[item.place.series] for item in items], dtype=np.int32),
             folder=np.asarray(
                 [catalog.folder_number(item.ref.path.rsplit("/", 2)[0]) for item in items], dtype=np.int32
             ),
@@ -341,18 +344,17 @@ class Ingest:
             )
         self._retries_changed.set()
 
-    def _is_new(self, item: Item) -> bool:
-        if self._book and item in self._book:
-            return False
-        return item.ref.key.span not in self._place(item).names
+    def _items(self, source: int, refs: Iterable[FileRef]) -> Iterator[Item]:
+        """Make items of the spans that are not stored. Neighbours mostly share their place, so it is kept."""
+        place, whose = None, ("", "", "")
+        for ref in refs:
+            if place is None or ref.key[:3] != whose:
+                whose = ref.key[:3]
+                place = self._place(source, ref.key)
+            if ref.key.span not in place.names:
+                yield Item(place, ref)
 
-    def _place(self, item: Item) -> Place:
-        """Return whose span it is; looked up once for each node folder, since this is asked for every file."""
-        key = item.ref.key
-        where = (item.source, key.framework, key.profiler, key.node)
-        place = self._places.get(where)
-        if place is None:
-            job = self._sources[item.source].job
-            series = SeriesKey(job=job, framework=key.framework, profiler=key.profiler, node=key.node)
-            place = self._places[where] = Place(series=series, names=self._index.names_of(series))
-        return place
+    def _place(self, source: int, key: SpanKey) -> Place:
+        job = self._sources[source].job
+        series = SeriesKey(job=job, framework=key.framework, profiler=key.profiler, node=key.node)
+        return Place(source=source, series=series, names=self._index.names_of(series))
