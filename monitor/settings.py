@@ -176,7 +176,7 @@ SETTINGS = table(
         number(0.1, 86400),
         "How often files that were set aside are looked at for changes.",
     ),
-    setting("ingest.batch_files", 300, "files", number(1, 10_000, whole=True), "Most files in one transaction."),
+    setting("ingest.batch_files", 1000, "files", number(1, 10_000, whole=True), "Most files in one transaction."),
     setting(
         "ingest.linger_seconds",
         0.1,
