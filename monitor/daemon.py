@@ -164,10 +164,10 @@ class Daemon:
             deadline_seconds=settings.ingest_file_deadline_seconds,
             max_file_bytes=settings.ingest_max_file_bytes,
         ) as pool:
-            await pool.warm_up()
             current = self._build_round(pool)
+            self._show_round(current)  # before anything is awaited: requests may come in as soon as the server is open
+            await pool.warm_up()
             async with anyio.create_task_group() as inner:
-                self._show_round(current)
                 await inner.start(current.page.run)
                 await inner.start(current.ingest.run)
                 for number, source in enumerate(current.sources):

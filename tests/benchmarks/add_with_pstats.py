@@ -5,17 +5,17 @@
 """
 
 import contextlib
-import glob
 import io
 import json
 import logging
+import pathlib
 import pstats
 import sys
 import time
 
 what, folder, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 if what == "add":
-    files = glob.glob(folder + "/*/*/python_stats")[:count]
+    files = [str(path) for path in pathlib.Path(folder).glob("*/*/python_stats")][:count]
     for path in files:  # the page cache is warm for both sides
         with open(path, "rb") as file:
             file.read()

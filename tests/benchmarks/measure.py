@@ -154,9 +154,7 @@ def measure_queries(base: Path) -> None:
         wait_for(client, count)
         ours = statistics.median(timed(lambda: client.job_phases(), 30))
     say(f"queries at {count} profiles")
-    say(
-        f"  job-phases: {ours * 1e3:.2f} ms; the original's call takes {original / ours:.0f} times as long (at least 500)"
-    )
+    say(f"  job-phases: {ours * 1e3:.2f} ms; the original takes {original / ours:.0f} times as long (at least 500)")
     spread(base, -(-MANY_SPANS // count))
     many = len(list(base.rglob("python_stats")))
     with daemon(base) as (process, client, _folder):
