@@ -1,14 +1,16 @@
 """A local folder as a source: polling is right by itself, file-system events only make it faster.
 
 Only folders above the spans are watched; a span folder is named once, when it appears, and what happens inside it is
-looked at by ingest. The walker is used in one worker thread at a time, under this source's lock.
+looked at by ingest. The walker is used in one worker thread at a time, under this source's lock, and only by the
+source's own tasks: whoever asks for a poll may be cancelled, and must neither lose what was found nor free the lock.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from functools import partial
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
@@ -62,6 +64,10 @@ class LocalSource:
         self._full_scan = full_scan_seconds
         self._lock = anyio.Lock()
         self._accept: Accept | None = None
+        self._found: deque[FileRef] = deque()
+        self._asked: list[anyio.Event] = []
+        self._wake = anyio.Event()
+        self._ended = False
         self._folders: frozenset[str] = frozenset()
         self._folders_changed = anyio.Event()
         self._events_active = False
@@ -88,14 +94,25 @@ class LocalSource:
             due = anyio.current_time()
             await self._scan()
             task_status.started()
-            while True:
-                due = max(due + self._poll_interval, anyio.current_time() - self._poll_interval)
-                await anyio.sleep_until(due)
-                await self._scan()
+            try:
+                while True:
+                    if anyio.current_time() >= due:
+                        due = max(due + self._poll_interval, anyio.current_time() - self._poll_interval)
+                    with anyio.CancelScope(deadline=due):
+                        await self._wake.wait()
+                    await self._answer_polls()
+            finally:
+                self._ended = True
+                release(self._asked)
 
     async def poll(self) -> None:
         """List every folder that has changed, now; returns when all that was found is handed over."""
-        await self._scan(everything=True)
+        if self._ended:
+            return
+        done = anyio.Event()
+        self._asked.append(done)
+        self._wake.set()
+        await done.wait()
 
     async def read(self, refs: Sequence[FileRef], *, max_bytes: int) -> list[Readable]:
         """Name data files, in the order given; decoders open them."""
@@ -123,6 +140,15 @@ class LocalSource:
             listing_seconds=walker.listing_seconds,
         )
 
+    async def _answer_polls(self) -> None:
+        """Scan, wholly where somebody asked for it before the scan began."""
+        self._wake = anyio.Event()
+        asked, self._asked = self._asked, []
+        try:
+            await self._scan(everything=bool(asked))
+        finally:
+            release(asked)
+
     async def _scan(self, *, everything: bool = False) -> None:
         async with self._lock:
             started = perf_counter()
@@ -130,8 +156,9 @@ class LocalSource:
                 await anyio.to_thread.run_sync(self._walker.distrust)
                 self._next_full_scan = float("inf")
             scan = self._walker.scan(monotonic(), watched=self._events_active, everything=everything)
-            while refs := await anyio.to_thread.run_sync(partial(next, scan, None)):
-                await self._hand_over(refs)
+            while await anyio.to_thread.run_sync(self._collect, scan):
+                await self._hand_over()
+            await self._hand_over()
             self._note_folders()
             self._polls += 1
             self._last_poll_seconds = perf_counter() - started
@@ -139,11 +166,20 @@ class LocalSource:
                 pause = max(self._full_scan, self._last_poll_seconds / FULL_SCAN_SHARE)
                 self._next_full_scan = monotonic() + pause
 
-    async def _hand_over(self, refs: list[FileRef]) -> None:
+    def _collect(self, scan: Iterator[list[FileRef]]) -> bool:
+        """Keep what the next changed folder holds; False where there is none. Runs in a thread."""
+        refs = next(scan, None)
+        self._found.extend(refs or ())
+        return refs is not None
+
+    async def _hand_over(self) -> None:
+        """Pass on what was found. What a cancel leaves is passed on next time: the walker names nothing twice."""
         if self._accept is None:
             raise RuntimeError("the source does not run")
-        for some in batched_lists(refs, MOST_AT_ONCE):
+        while some := list(islice(self._found, MOST_AT_ONCE)):
             await self._accept(some)
+            for _ in some:
+                self._found.popleft()
 
     def _note_folders(self) -> None:
         folders = frozenset(folder.path for folder in self._walker.folders())
@@ -205,10 +241,16 @@ class LocalSource:
         self._events += len(changes)
         paths = sorted(path for change, path in changes if change.name == "added")
         async with self._lock:
-            taken = await anyio.to_thread.run_sync(lambda: [self._walker.take_event(path) for path in paths])
-            await self._hand_over([ref for refs in taken for ref in refs])
-        if len(paths) > sum(map(len, taken)):
+            taken = await anyio.to_thread.run_sync(self._take_paths, paths)
+            await self._hand_over()
+        if len(paths) > taken:
             await self._scan()
+
+    def _take_paths(self, paths: list[str]) -> int:
+        """Keep the new spans that events named; returns how many. Runs in a thread."""
+        refs = [ref for path in paths for ref in self._walker.take_event(path)]
+        self._found.extend(refs)
+        return len(refs)
 
 
 async def set_when_cancelled(event: anyio.Event) -> None:
@@ -220,6 +262,7 @@ async def set_when_cancelled(event: anyio.Event) -> None:
         event.set()
 
 
-def batched_lists(refs: list[FileRef], most: int) -> list[list[FileRef]]:
-    """Split a list into pieces of at most `most`."""
-    return [refs[start : start + most] for start in range(0, len(refs), most)]
+def release(waiting: list[anyio.Event]) -> None:
+    """Let all go that wait."""
+    for done in waiting:
+        done.set()

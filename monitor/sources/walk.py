@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ logger = logging.getLogger("phasewatch.source")
 
 TRUST_SECONDS = 2.0
 DEEPEST = 8
+LONGEST_PAUSE_SECONDS = 30.0
 LISTING_SHARE = 0.2
 """A folder that changes all the time is listed again only when its last listing was at most this share of the time."""
 WATCHED_LISTING_SHARE = 0.01
@@ -42,10 +44,17 @@ class Folder:
         modified_ns, first_seen: the modification time at the last look, and when it was first seen.
         settled: the last listing began so long after `first_seen` that the gate may be trusted.
         listed: when it was last listed, and how long that took.
+        linked: it is a link. identity: (device, inode) of what the path led to at the last look.
+        undecided: it holds spans whose profiler only a file inside can tell; look_again: when, whatever the gate says.
     """
 
     path: str
     depth: int
+    linked: bool = False
+    identity: tuple[int, int] = (0, 0)
+    look_again: float = float("inf")
+    pause: float = 0.5
+    undecided: bool = False
     seen: set[str] = field(default_factory=set)
     folders: dict[str, Folder] = field(default_factory=dict)
     passed: set[str] = field(default_factory=set)
@@ -68,6 +77,7 @@ class Walker:
         self._given = root
         self._root: Folder | None = None
         self._by_path: dict[str, Folder] = {}
+        self._refused: set[str] = set()
         self.available = False
         self.spans_seen = self.ignored_names = self.refused_links = self.unreadable_folders = 0
         self.listings = 0
@@ -86,13 +96,21 @@ class Walker:
         root = self._current_root()
         if root is None:
             return
-        waiting = [root]
+        waiting = deque([root])
+        visited: set[tuple[int, int]] = set()
         while waiting:
             folder = waiting.pop()
-            found = self._look(folder, now, watched=watched, everything=everything)
+            found = self._look(folder, now, visited, watched=watched, everything=everything)
+            if found is None:
+                continue
             if found:
                 yield found
-            waiting.extend(folder.folders.values())
+            for below in folder.folders.values():
+                # Links last: what has a real place is taken there, and nothing is taken twice.
+                if below.linked:
+                    waiting.appendleft(below)
+                else:
+                    waiting.append(below)
 
     def distrust(self) -> None:
         """Let the next scan list every folder: a full scan catches what gates may have missed."""
@@ -143,23 +161,59 @@ class Walker:
             self._root = Folder(path=real, depth=0)
         return self._root
 
-    def _look(self, folder: Folder, now: float, *, watched: bool, everything: bool) -> list[FileRef]:
+    def _look(
+        self, folder: Folder, now: float, visited: set[tuple[int, int]], *, watched: bool, everything: bool
+    ) -> list[FileRef] | None:
+        """Return new spans; None for a folder that must not be walked, which leads out or was walked already."""
         try:
-            modified_ns = os.stat(folder.path).st_mtime_ns  # noqa: PTH116 - for each folder at each poll
+            status = os.stat(folder.path)  # noqa: PTH116 - for each folder at each poll
         except OSError as error:
             self._lose(folder, error)
             return []
+        modified_ns, identity = status.st_mtime_ns, (status.st_dev, status.st_ino)
+        if identity in visited:
+            return None
+        if identity != folder.identity and not self._take_identity(folder, identity):
+            return None
+        visited.add(identity)
         if modified_ns != folder.modified_ns:
             folder.modified_ns, folder.first_seen, folder.settled = modified_ns, now, False
-        if folder.settled:
+        if folder.settled and now < folder.look_again:
             return []
         share = WATCHED_LISTING_SHARE if watched else LISTING_SHARE
         if not everything and now - folder.listed < folder.listing_seconds / share:
             return []
         return self._list(folder, now)
 
+    def _take_identity(self, folder: Folder, identity: tuple[int, int]) -> bool:
+        """Begin anew with a folder that is another one than before, if it lies below the root."""
+        folder.seen.clear()
+        folder.folders.clear()
+        folder.settled = False
+        folder.modified_ns = -1
+        folder.listed = float("-inf")
+        folder.identity = (0, 0)
+        root = self._root.path if self._root is not None else ""
+        if not f"{os.path.realpath(folder.path)}/".startswith(f"{root.rstrip('/')}/"):
+            if folder.path not in self._refused:
+                self._refused.add(folder.path)
+                self.refused_links += 1
+            log_once(
+                logger,
+                f"link:{folder.path}",
+                "refused %s: it leads out of %s",
+                folder.path,
+                root,
+                level=logging.WARNING,
+            )
+            return False
+        self._refused.discard(folder.path)
+        folder.identity = identity
+        return True
+
     def _list(self, folder: Folder, now: float) -> list[FileRef]:
         started = perf_counter()
+        folder.undecided = False
         try:
             with os.scandir(folder.path) as entries:
                 refs, names = self._sort_entries(folder, entries)
@@ -171,6 +225,8 @@ class Walker:
         for gone in folder.folders.keys() - names:
             del folder.folders[gone]
         folder.settled = now - folder.first_seen >= TRUST_SECONDS
+        folder.pause = min(2 * folder.pause, LONGEST_PAUSE_SECONDS) if folder.undecided else 0.5
+        folder.look_again = now + folder.pause if folder.undecided else float("inf")
         folder.listed = now
         folder.listing_seconds = perf_counter() - started
         self.listings += 1
@@ -209,7 +265,7 @@ class Walker:
             return None
         ref = self._span_ref(folder, name)
         if ref is None and folder.depth < DEEPEST and not looks_like_span(name):
-            folder.folders[name] = Folder(path=entry.path, depth=folder.depth + 1)
+            folder.folders[name] = Folder(path=entry.path, depth=folder.depth + 1, linked=entry.is_symlink())
         elif ref is None:
             self._pass(folder, name)
         return ref
@@ -240,6 +296,7 @@ class Walker:
             return None  # names that are no text cannot be told to anybody
         profiler = PROFILER_FOLDERS.get(profiler_folder) or self._profiler_inside(f"{folder.path}/{name}")
         if profiler is None:
+            folder.undecided = True
             return None
         key = SpanKey(framework=framework or "unknown", profiler=profiler, node=node or "unknown", span=name)
         return FileRef(key=key, span=span, path=f"{folder.path}/{name}/{data_file(profiler)}")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import pytest
 
+from monitor.sources.base import FileRef
 from monitor.sources.local import LocalSource
 from tests.sources.conformance import (
     DEADLINE_SECONDS,
@@ -131,3 +133,39 @@ async def test_only_plain_files_are_read(tmp_path: Path) -> None:
         with anyio.fail_after(DEADLINE_SECONDS):
             kinds = [await anyio.to_thread.run_sync(contents, answer) for answer in answers]
         assert kinds == ["refused", "refused", "refused"]
+
+
+async def test_a_poll_that_is_cancelled_loses_nothing(tmp_path: Path) -> None:
+    node = tmp_path / NODE
+    node.mkdir(parents=True)
+    source = LocalSource(tmp_path, job="job", poll_interval_seconds=NEVER_SECONDS, events=False)
+    taken: list[int] = []
+    full, entered = anyio.Event(), anyio.Event()
+
+    async def accept(refs: Sequence[FileRef]) -> None:
+        entered.set()
+        await full.wait()
+        taken.extend(ref.span.start_step for ref in refs)
+
+    async with anyio.create_task_group() as group:
+        await group.start(source.run, accept)
+        put_span(node, 1)
+        asked = asyncio.ensure_future(source.poll())
+        with anyio.fail_after(DEADLINE_SECONDS):
+            await entered.wait()
+            asked.cancel()
+            await asyncio.wait([asked])
+            full.set()
+            await source.poll()
+        assert taken == [1]
+        group.cancel_scope.cancel()
+
+
+async def test_a_poll_asked_for_before_the_start_is_answered(tmp_path: Path) -> None:
+    put_span(tmp_path / NODE, 1)
+    source = LocalSource(tmp_path, job="job", poll_interval_seconds=NEVER_SECONDS, events=False)
+    async with anyio.create_task_group() as group:
+        group.start_soon(source.poll)
+        async with running(source) as collector:
+            await source.poll()
+            assert collector.steps() == [1]

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from monitor.errors import ReadError
+from monitor.reading import LocalFile, read_file
 from monitor.sources.base import FileRef
 from monitor.sources.walk import TRUST_SECONDS, Walker
 from tests.sources.conformance import NODE, freeze, put_span, span_name
@@ -259,3 +261,50 @@ def test_an_event_for_a_link_is_left_to_the_listing(tmp_path: Path) -> None:
     assert walker.take_event(str(link)) == []
     assert scan(walker, 1.0) == []
     assert walker.refused_links == 1
+
+
+def test_links_in_a_circle_name_each_span_once(tmp_path: Path) -> None:
+    base = tmp_path / "framework/pytorch"
+    put_span(base / "a/0-a", 1)
+    for one in "abc":
+        for other in "abc".replace(one, ""):
+            (base / one).mkdir(exist_ok=True)
+            (base / one / f"to-{other}").symlink_to(base / other)
+    walker = Walker(tmp_path)
+    assert [ref.key.node for ref in scan(walker, 0.0)] == ["0-a"]
+    assert scan(walker, 10.0, everything=True) == []
+    assert len(walker.folders()) < 20
+
+
+def test_a_link_beside_its_node_does_not_count_it_twice(tmp_path: Path) -> None:
+    put_span(tmp_path / NODE, 1)
+    (tmp_path / "framework/pytorch/cprofile/latest").symlink_to("0-a")
+    assert [ref.key.node for ref in scan(Walker(tmp_path), 0.0)] == ["0-a"]
+
+
+def test_a_folder_replaced_by_a_link_that_leads_out_is_neither_walked_nor_read(tmp_path: Path) -> None:
+    base, outside = tmp_path / "base", tmp_path / "outside"
+    put_span(base / NODE, 1)
+    put_span(outside, 2, b"secret")
+    walker = Walker(base)
+    (first,) = scan(walker, 0.0)
+    shutil.rmtree(base / NODE)
+    (base / NODE).symlink_to(outside)
+    for now in (1.0, 2.0):
+        assert scan(walker, now, everything=True) == []
+    assert walker.refused_links == 1
+    aimed = first.path.replace(span_name(1), span_name(2))
+    with pytest.raises(ReadError) as caught:
+        read_file(LocalFile(aimed, walker.root_path), 100)
+    assert caught.value.kind == "refused"
+
+
+def test_a_span_whose_profiler_only_its_file_tells_is_looked_at_again(tmp_path: Path) -> None:
+    node = tmp_path / "framework/pytorch/other/0-a"
+    path = put_span(node, 1, None)
+    freeze(node, 10**9)
+    walker = Walker(tmp_path)
+    for now in (0.0, 5.0, 10.0):
+        assert scan(walker, now) == []
+    path.write_bytes(b"x")
+    assert steps(scan(walker, 45.0)) == [1]
