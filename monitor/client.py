@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket as sockets
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -112,7 +112,7 @@ class Client:
         answer: dict[str, Any] = json.loads(self.raw("/v1/status")[1])
         return answer
 
-    def watch(self, **words: Word) -> Iterator[ProfileAnswer | DroppedEvent]:
+    def watch(self, **words: Word) -> Generator[ProfileAnswer | DroppedEvent, None, None]:
         """Wait for new spans, for as long as the daemon runs."""
         connection = UnixConnection(self._socket, None)
         try:

@@ -30,6 +30,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RENDERING_SHARE = 0.05
 """Rendering may take this share of the time; a large page is made less often."""
 
+SETTLED_REFRESH_SECONDS = 10.0
+"""While no profiles come, only the daemon's own numbers change."""
+
 SERIES_LABELS = ("training_job", "node", "framework", "profiler")
 PHASES = tuple(StepPhase)
 
@@ -86,6 +89,7 @@ class MetricsPage:
         self._lines: dict[int, list[str]] = {}
         self._drawn: dict[int, tuple[int, GroupBudget]] = {}
         self._page = b""
+        self._drawn_generation = -1
         self._seconds = 0.0
 
     def page(self) -> bytes:
@@ -96,13 +100,18 @@ class MetricsPage:
         """Render until cancelled; `started()` once there is a page."""
         await self.render()
         task_status.started()
+        last = anyio.current_time()
         while True:
             await anyio.sleep(max(self._refresh, self._seconds / RENDERING_SHARE))
-            await self.render()
+            settled = self._index.generation == self._drawn_generation
+            if not settled or anyio.current_time() - last >= SETTLED_REFRESH_SECONDS:
+                await self.render()
+                last = anyio.current_time()
 
     async def render(self) -> None:
         """Render the page as things stand now."""
         started = perf_counter()
+        self._drawn_generation = self._index.generation
         changed = self._changed_groups()
         self._families = list(self._collect())
         self._page = await anyio.to_thread.run_sync(self._draw, changed)

@@ -179,7 +179,7 @@ SETTINGS = table(
     setting("ingest.batch_files", 1000, "files", number(1, 10_000, whole=True), "Most files in one transaction."),
     setting(
         "ingest.linger_seconds",
-        0.1,
+        0.05,
         "seconds",
         number(0, 10),
         "Least time between two batches while files trickle in; the first one after a pause never waits.",
@@ -214,7 +214,7 @@ SETTINGS = table(
         "Functions of each training phase of each node that are series of their own; the rest is (other).",
     ),
     setting(
-        "metrics.refresh_seconds", 1.0, "seconds", number(0.1, 3600), "Least time between two renderings of /metrics."
+        "metrics.refresh_seconds", 2.0, "seconds", number(0.1, 3600), "Least time between two renderings of /metrics."
     ),
     setting("query.max_concurrent", 8, "queries", number(1, 1000, whole=True), "Queries answered at the same time."),
     setting("query.timeout_seconds", 30.0, "seconds", number(0.1, 3600), "Time for one query."),

@@ -233,7 +233,7 @@ class Store:
 
 
 @contextmanager
-def open_store(path: Path | None, *, memory_bytes: int = 96 * 2**20, threads: int = 2) -> Iterator[Store]:
+def open_store(path: Path | None, *, memory_bytes: int = 96 * 2**20, threads: int = 1) -> Iterator[Store]:
     """Open the store, making or migrating it where needed.
 
     Args:

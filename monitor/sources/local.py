@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("phasewatch.source")
 
 MOST_AT_ONCE = 1_000
-EVENT_STEP_MILLISECONDS = 20
-EVENT_DEBOUNCE_MILLISECONDS = 60
+EVENT_STEP_MILLISECONDS = 40
+EVENT_DEBOUNCE_MILLISECONDS = 120
 WATCH_AGAIN_SECONDS = 60.0
 FULL_SCAN_SHARE = 0.005
 """A full scan, which ignores gates, may take this share of the time."""
