@@ -81,11 +81,14 @@ class MetricsPage:
         self._budgets = budgets
         self._readings = readings
         self._refresh = refresh_seconds
-        self._families: list[Metric] = []
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(Ready(self))
+        self._index_families, self._own_families = Ready(), Ready()
+        self._index_registry = CollectorRegistry(auto_describe=False)
+        self._index_registry.register(self._index_families)
+        self._own_registry = CollectorRegistry(auto_describe=False)
+        self._own_registry.register(self._own_families)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
-            collector(registry=self._registry)
+            collector(registry=self._own_registry)
+        self._index_text = self._function_text = b""
         self._lines: dict[int, list[str]] = {}
         self._drawn: dict[int, tuple[int, GroupBudget]] = {}
         self._page = b""
@@ -111,15 +114,14 @@ class MetricsPage:
     async def render(self) -> None:
         """Render the page as things stand now."""
         started = perf_counter()
-        self._drawn_generation = self._index.generation
         changed = self._changed_groups()
-        self._families = list(self._collect())
-        self._page = await anyio.to_thread.run_sync(self._draw, changed)
+        moved = self._index.generation != self._drawn_generation
+        self._drawn_generation = self._index.generation
+        if moved:
+            self._index_families.families = list(self._collect_index())
+        self._own_families.families = list(self._collect_own())
+        self._page = await anyio.to_thread.run_sync(self._draw, changed, moved)
         self._seconds = perf_counter() - started
-
-    def families(self) -> list[Metric]:
-        """Return the families that `prometheus_client` renders."""
-        return self._families
 
     def _changed_groups(self) -> dict[int, ChangedGroup]:
         changed: dict[int, ChangedGroup] = {}
@@ -133,19 +135,25 @@ class MetricsPage:
             changed[number] = ChangedGroup(budget=budget, labels=labels.copy(), sums=sums.copy())
         return changed
 
-    def _draw(self, changed: Mapping[int, ChangedGroup]) -> bytes:
-        """Runs in a worker thread."""
+    def _draw(self, changed: Mapping[int, ChangedGroup], moved: bool) -> bytes:
+        """Render what has changed; runs in a worker thread."""
         texts = self._index.catalog.labels
         for number, group in changed.items():
             series = group.budget.series(group.labels, group.sums)
             self._lines[number] = group_lines(self._index.groups[number].key, series, texts)
-        functions = function_page(self._lines[number] for number in sorted(self._lines))
-        return generate_latest(self._registry) + functions.encode("utf-8", "replace")
+        if changed:
+            page = function_page(self._lines[number] for number in sorted(self._lines))
+            self._function_text = page.encode("utf-8", "replace")
+        if moved:
+            self._index_text = generate_latest(self._index_registry)
+        return self._index_text + generate_latest(self._own_registry) + self._function_text
 
-    def _collect(self) -> Iterator[Metric]:
+    def _collect_index(self) -> Iterator[Metric]:
         yield from self._phase_families()
         yield self._span_family()
         yield self._step_family()
+
+    def _collect_own(self) -> Iterator[Metric]:
         yield from reading_families(self._readings())
         info = GaugeMetricFamily("phasewatch_build_info", "The version that runs; always 1.", labels=["version"])
         info.add_metric([monitor.__version__], 1)
@@ -197,14 +205,14 @@ class MetricsPage:
 
 
 class Ready(Collector):
-    """Hands prepared families to the registry."""
+    """Hands families that were prepared on the event loop to a registry."""
 
-    def __init__(self, page: MetricsPage) -> None:
-        self._page = page
+    def __init__(self) -> None:
+        self.families: list[Metric] = []
 
     def collect(self) -> Iterable[Metric]:
-        """Return what was prepared on the event loop."""
-        return self._page.families()
+        """Return what was prepared."""
+        return self.families
 
 
 def reading_families(readings: Iterable[Reading]) -> list[Metric]:

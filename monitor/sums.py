@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from monitor.profiles.columns import Floats, Ids
+from monitor.profiles.columns import Floats, Ids, Ints
 from monitor.tables import Measures
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
@@ -81,10 +81,30 @@ def merge_sums(parts: Sequence[tuple[Ids, Measures]]) -> tuple[Ids, Measures]:
     """Add up what several sums hold."""
     if len(parts) == 1:
         return parts[0]
-    total = Sums()
-    for number, measures in parts:
-        total.add(number, measures)
-    return total.all()
+    if not parts:
+        return Sums().all()
+    numbers = np.concatenate([number for number, _ in parts])
+    present = np.zeros(int(numbers.max(initial=-1)) + 1, dtype=np.intp)
+    present[numbers] = 1
+    distinct = np.flatnonzero(present)
+    present[distinct] = np.arange(len(distinct))
+    place = present[numbers]
+
+    def counts(name: str) -> Ints:
+        total = np.zeros(len(distinct), dtype=np.int64)
+        np.add.at(total, place, np.concatenate([getattr(measures, name) for _, measures in parts]))
+        return total
+
+    def seconds(name: str) -> Floats:
+        values = np.concatenate([getattr(measures, name) for _, measures in parts])
+        return np.bincount(place, weights=values, minlength=len(distinct)).astype(np.float64, copy=False)
+
+    return distinct.astype(np.int32), Measures(
+        calls=counts("calls"),
+        primitive_calls=counts("primitive_calls"),
+        self_seconds=seconds("self_seconds"),
+        cumulative_seconds=seconds("cumulative_seconds"),
+    )
 
 
 def merge_paths(parts: Sequence[Floats]) -> tuple[Ids, Floats]:

@@ -23,6 +23,7 @@ from pathlib import Path
 import psutil
 
 from monitor.client import Client
+from monitor.spans import format_span_name, parse_span_name
 from tests.integration.corpora import node_folder, write_span
 from tests.integration.daemons import daemon_child, stop
 
@@ -75,16 +76,24 @@ def real_corpus() -> Iterator[Path]:
         yield base
 
 
-def spread(base: Path, copies: int) -> None:
-    """Multiply the nodes of a corpus by links to the same folders' files."""
-    profiler = base / "framework" / "pytorch" / "cprofile"
-    nodes = sorted(profiler.iterdir())
-    for copy in range(1, copies):
-        for node in nodes:
-            target = profiler / f"{node.name}-copy{copy}"
-            for span in node.iterdir():
-                (target / span.name).mkdir(parents=True)
-                os.link(span / "python_stats", target / span.name / "python_stats")
+def lengthen(base: Path, times: int) -> None:
+    """Make a run longer: the same files again under the names of later steps."""
+    for node in (base / "framework" / "pytorch" / "cprofile").iterdir():
+        spans = [parse_span_name(path.name) for path in node.iterdir()]
+        loop = [span for span in spans if span.job_phase == "training_loop"]
+        steps = max(span.end_step for span in loop) + 1
+        seconds = max(span.end.time_us for span in loop) - min(span.start.time_us for span in loop) + 1000.0
+        for again in range(1, times):
+            for span in loop:
+                ends = [
+                    moment._replace(
+                        step=(moment.step or 0) + int(steps) * again, time_us=moment.time_us + seconds * again
+                    )
+                    for moment in (span.start, span.end)
+                ]
+                target = node / format_span_name(*ends)
+                target.mkdir()
+                os.link(node / span.name / "python_stats", target / "python_stats")
 
 
 @contextmanager
@@ -155,7 +164,7 @@ def measure_queries(base: Path) -> None:
         ours = statistics.median(timed(lambda: client.job_phases(), 30))
     say(f"queries at {count} profiles")
     say(f"  job-phases: {ours * 1e3:.2f} ms; the original takes {original / ours:.0f} times as long (at least 500)")
-    spread(base, -(-MANY_SPANS // count))
+    lengthen(base, -(-MANY_SPANS // count))
     many = len(list(base.rglob("python_stats")))
     with daemon(base) as (process, client, _folder):
         client.jobs(fresh=True)
