@@ -6,6 +6,7 @@ argument is wrong; 3 the store cannot be used.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import sys
@@ -27,6 +28,9 @@ EXIT_CONFIG = 2
 EXIT_STORE = 3
 GC_THRESHOLDS = (50_000, 20, 50)
 """The daemon keeps very many small tuples and makes next to no cycles: Python's defaults walk them all the time."""
+M_ARENA_MAX = -8
+MALLOC_ARENAS = 2
+"""Each thread would otherwise keep a heap of its own, which after catching up holds some ten megabytes for nothing."""
 
 Words = Mapping[str, Any]
 
@@ -101,7 +105,7 @@ def run(path: str | None, config_file: Path | None, **options: str | None) -> No
     if not settings.source:
         raise ConfigError("nothing to watch: name a folder, `phasewatch run PATH`, or a config file with a [[source]]")
     configure_logging(settings.log_level, settings.log_format)  # type: ignore[arg-type]
-    gc.set_threshold(*GC_THRESHOLDS)
+    prepare_memory()
     with loading_bar() as progress:
         anyio.run(
             lambda: run_daemon(settings, reload_settings=read, progress=progress, beside_forever=show_catching_up)
@@ -165,6 +169,14 @@ def query(ctx: click.Context, socket: Path | None) -> None:
       phasewatch query job-phases --job-phase training_loop --format pstats > loop.pstats
     """
     ctx.obj = socket or find_socket()
+
+
+def prepare_memory() -> None:
+    """Set what a process that runs for years needs; a library should not, so it is done here and nowhere else."""
+    gc.set_threshold(*GC_THRESHOLDS)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
+    if mallopt is not None:
+        mallopt(M_ARENA_MAX, MALLOC_ARENAS)
 
 
 def find_socket() -> Path:

@@ -31,7 +31,7 @@ from monitor.store import Store
 
 logger = logging.getLogger("phasewatch.ingest")
 
-MOST_WAITING = 20_000
+MOST_WAITING = 5_000
 MOST_RETRIES_AT_ONCE = 500
 UPKEEP_SECONDS = 1.0
 FINAL_KINDS = ("too_large", "refused", "crashed")

@@ -39,7 +39,7 @@ def number(least: float, most: float, *, whole: bool = False) -> Callable[[objec
             result = int(value) if whole and not isinstance(value, float) else float(value)
             if (whole and result != int(result)) or not least <= result <= most:
                 raise ValueError
-        except ValueError:
+        except (ValueError, OverflowError):
             raise ValueError(f"must be {kind} from {least:g} to {most:g}") from None
         return int(result) if whole else result
 
@@ -52,7 +52,9 @@ def size(least: int, most: int) -> Callable[[object], object]:
     def read(value: object) -> object:
         found = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", str(value)) if not isinstance(value, bool) else None
         if found is None or found[2] not in SIZE_UNITS:
-            raise ValueError(f'must be a number of bytes, or one with a unit such as "64MiB" ({", ".join(SIZE_UNITS)})')
+            raise ValueError(
+                f'must be a number of bytes, or one with a unit such as "64MiB" ({", ".join(unit for unit in SIZE_UNITS if unit)})'
+            )
         result = int(found[1]) * SIZE_UNITS[found[2]]
         if not least <= result <= most:
             raise ValueError(f"must be from {least} to {most} bytes")
@@ -184,7 +186,7 @@ SETTINGS = table(
         number(0, 10),
         "Least time between two batches while files trickle in; the first one after a pause never waits.",
     ),
-    setting("store.memory_bytes", 64 * 2**20, "bytes", size(2**25, 2**40), "Memory for the database's buffers."),
+    setting("store.memory_bytes", 64 * 2**20, "bytes", size(2**26, 2**40), "Memory for the database's buffers."),
     setting(
         "store.retention_days",
         0.0,

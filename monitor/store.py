@@ -174,14 +174,14 @@ class Store:
         if not len(spans):
             return np.empty(0, dtype=np.int32), measures_of(dict.fromkeys(MEASURES, np.empty(0)))
         sums = ", ".join(f"sum({name})::{kind} AS {name}" for name, kind in MEASURES.items())
-        table = self._sum("rows", f"entry, {sums}", "entry", spans)
+        table = self._sum("rows", sums, "entry", spans)
         return table["entry"], measures_of(table)
 
     def sum_paths(self, spans: Ids) -> tuple[Ids, Floats]:
         """Add up the sampled seconds of some spans by path."""
         if not len(spans):
             return np.empty(0, dtype=np.int32), np.empty(0)
-        table = self._sum("samples", "path, sum(self_seconds) AS self_seconds", "path", spans)
+        table = self._sum("samples", "sum(self_seconds) AS self_seconds", "path", spans)
         return table["path"], table["self_seconds"]
 
     def read_table(self, sql: str, parameters: Sequence[object] = ()) -> Columns:
@@ -207,14 +207,20 @@ class Store:
             cursor = self._reading.cursor = self._connection.cursor()
         return cursor
 
-    def _sum(self, table: str, columns: str, key: str, spans: Ids) -> Columns:
+    def _sum(self, table: str, sums: str, key: str, spans: Ids) -> Columns:
+        """Add up the rows of some spans.
+
+        Rows lie in the order of span numbers, and duckdb passes over what is outside a range. The spans of several
+        nodes may lie far apart, so there is a range for each cluster of them.
+        """
         chosen = {"span": spans}  # noqa: F841 - duckdb finds it by name
-        bounds = [int(spans.min()), int(spans.max())]
-        dense = bounds[1] - bounds[0] + 1 == len(spans)
-        inside = "" if dense else "AND span IN (SELECT span FROM chosen)"
-        sql = f"SELECT {columns} FROM {table} WHERE span BETWEEN ? AND ? {inside} GROUP BY {key}"
+        parts: list[str] = []
+        for first, last, dense in clusters(spans):
+            inside = "" if dense else " AND span IN (SELECT span FROM chosen)"
+            parts.append(f"SELECT * FROM {table} WHERE span BETWEEN {first} AND {last}{inside}")
+        sql = f"SELECT {key}, {sums} FROM ({' UNION ALL '.join(parts)}) GROUP BY {key}"
         with translated("read"):
-            return plain(self._cursor().execute(sql, bounds).fetchnumpy())
+            return plain(self._cursor().execute(sql).fetchnumpy())
 
     def _insert(self, table: str, columns: Columns) -> None:
         if len(next(iter(columns.values()))):
@@ -287,7 +293,24 @@ def prepare_schema(
         raise
 
 
+WIDE_GAP_SPANS = 1_000
+MOST_CLUSTERS = 64
+
 MEASURES = {"calls": "BIGINT", "primitive_calls": "BIGINT", "self_seconds": "DOUBLE", "cumulative_seconds": "DOUBLE"}
+
+
+def clusters(spans: Ids) -> Iterator[tuple[int, int, bool]]:
+    """Split span numbers where the gap is wide; gives each part's first and last, and whether nothing is missing in it.
+
+    Where there would be very many parts, all is one: a statement should stay short.
+    """
+    ordered = np.sort(spans)
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(ordered) > WIDE_GAP_SPANS) + 1])
+    if len(starts) > MOST_CLUSTERS:
+        starts = np.zeros(1, dtype=np.int64)
+    for part in np.split(ordered, starts[1:]):
+        first, last = int(part[0]), int(part[-1])
+        yield first, last, last - first + 1 == len(part)
 
 
 def span_columns(spans: SpanRows) -> Columns:

@@ -310,6 +310,7 @@ class Walker:
 
     def _hand_over(self, folder: Folder, refs: list[FileRef]) -> list[FileRef]:
         folder.seen.update(ref.key.span for ref in refs)
+        refs.sort(key=lambda ref: ref.span.start.time_us)  # neighbours in time become neighbours in the store
         self.spans_seen += len(refs)
         return refs
 

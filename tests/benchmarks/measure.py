@@ -106,7 +106,10 @@ def daemon(base: Path | None, *arguments: str) -> Iterator[tuple[psutil.Process,
 
 
 def wait_for(client: Client, profiles: int) -> None:
+    deadline = time.monotonic() + 120
     while client.status()["profiles"] < profiles:
+        if time.monotonic() > deadline:
+            sys.exit(f"the daemon did not take in {profiles} profiles")
         time.sleep(0.02)
 
 
