@@ -131,6 +131,8 @@ def read_file(reader: Reader, path: Path) -> None:
         if section == "source" and isinstance(content, list):
             for place, table in enumerate(content):
                 read_source(reader, table, partial(where, "source", place))
+        elif section == "source":
+            reader.wrong(where(section), "each source is a table of its own: write [[source]] with two brackets")
         elif isinstance(content, dict):
             if not any(known.startswith(f"{section}.") for known in SETTINGS):
                 sections = {known.split(".")[0]: None for known in SETTINGS if "." in known} | {"source": None}
@@ -200,7 +202,7 @@ def build_settings(reader: Reader, environ: Mapping[str, str]) -> Settings:
 
 def default_state_dir(environ: Mapping[str, str]) -> Path:
     """Return where state is kept when nothing is said."""
-    if "XDG_STATE_HOME" in environ:
+    if environ.get("XDG_STATE_HOME"):
         return Path(environ["XDG_STATE_HOME"], "phasewatch")
     if environ.get("HOME"):
         return Path(environ["HOME"], ".local", "state", "phasewatch")
@@ -228,7 +230,7 @@ def line_index(text: str) -> dict[tuple[object, ...], int]:
     section: tuple[object, ...] = ()
     for number, line in enumerated_code(text):
         header = re.match(r"\s*\[\[?\s*([A-Za-z0-9_-]+)\s*\]?\]", line)
-        key = re.match(r"\s*[\"']?([A-Za-z0-9_-]+)[\"']?\s*=", line)
+        key = re.match(r"\s*[\"']?([A-Za-z0-9_-]+)[\"']?(?:\s*\.\s*[\"']?([A-Za-z0-9_-]+)[\"']?)?\s*=", line)
         if header and line.lstrip().startswith("[["):
             place = sum(1 for known in lines if len(known) == 2 and known[0] == header[1] and isinstance(known[1], int))
             section = (header[1], place)
@@ -237,7 +239,7 @@ def line_index(text: str) -> dict[tuple[object, ...], int]:
             section = (header[1],)
             lines.setdefault(section, number)
         elif key:
-            lines.setdefault((*section, key[1]), number)
+            lines.setdefault((*section, *filter(None, key.groups())), number)
     return lines
 
 

@@ -26,7 +26,7 @@ class HumanFormatter(logging.Formatter):
         name = record.name.removeprefix("phasewatch.")
         line = f"{clock} {record.levelname.lower():<7} {name}: {printable(record.getMessage())}"
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            line += "".join(f"\n    {printable(text)}" for text in self.formatException(record.exc_info).split("\n"))
         return line
 
 

@@ -1,0 +1,195 @@
+"""Settings: defaults, who overrides whom, and every mistake at once with its line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from monitor.config import SettingsError, check_config, default_state_dir, line_index, load_settings
+from monitor.settings import SETTINGS, SOURCE_SETTINGS, Settings
+
+ANNOTATED = Path(__file__).parents[1] / "config" / "phasewatch.toml"
+HOME = {"HOME": "/home/ada"}
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "c.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def mistakes(folder: Path, text: str) -> list[tuple[int, str]]:
+    """Return what is wrong with a text, as (line, message)."""
+    found = check_config(written(folder, text), HOME)
+    return [(int(mistake.where.rsplit(":", 1)[1]), mistake.message) for mistake in found]
+
+
+def uncommented(text: str) -> str:
+    """Switch on every setting that is commented out."""
+    return re.sub(r"(?m)^# (?=\w+ = |\[\[source\]\]$)", "", text)
+
+
+def test_no_file_is_needed() -> None:
+    settings = load_settings(None, HOME)
+    assert settings.job == "training"
+    assert settings.daemon_state_dir == Path("/home/ada/.local/state/phasewatch")
+    assert settings.daemon_socket == settings.daemon_state_dir / "phasewatch.sock"
+    assert settings.source == ()
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        load_settings(None, HOME).job = "other"  # type: ignore[misc]
+
+
+def test_the_record_has_a_field_for_every_setting() -> None:
+    derived = {key.replace(".", "_") for key in SETTINGS} | {"source"}
+    assert set(Settings.__dataclass_fields__) == derived
+
+
+def test_the_annotated_file_says_the_defaults() -> None:
+    assert load_settings(ANNOTATED, HOME) == load_settings(None, HOME)
+
+
+def test_the_annotated_file_with_every_line_on_says_the_defaults_too(tmp_path: Path) -> None:
+    path = written(tmp_path, uncommented(ANNOTATED.read_text(encoding="utf-8")))
+    settings = load_settings(path, HOME)
+    plain = load_settings(None, HOME, {"source.path": "/opt/ml/output/profiler"})
+    assert settings == plain
+
+
+def test_the_annotated_file_names_every_setting() -> None:
+    lines = line_index(uncommented(ANNOTATED.read_text(encoding="utf-8")))
+    named = {".".join(str(part) for part in key) for key in lines}
+    assert named >= set(SETTINGS)
+    assert named >= {f"source.0.{key}" for key in SOURCE_SETTINGS}
+
+
+def test_environment_overrides_the_file_and_options_override_both(tmp_path: Path) -> None:
+    path = written(tmp_path, "[ingest]\nworkers = 3\nbatch_files = 3\nrecheck_seconds = 3\n")
+    environ = HOME | {"PHASEWATCH_INGEST_WORKERS": "4", "PHASEWATCH_INGEST_BATCH_FILES": "4"}
+    settings = load_settings(path, environ, {"ingest.workers": 5})
+    assert (settings.ingest_workers, settings.ingest_batch_files, settings.ingest_recheck_seconds) == (5, 4, 3)
+
+
+def test_a_path_on_the_command_line_replaces_all_sources(tmp_path: Path) -> None:
+    path = written(tmp_path, '[[source]]\npath = "/a"\n[[source]]\npath = "/b"\njob = "b"\n')
+    assert [(source.path, source.job) for source in load_settings(path, HOME).source] == [
+        ("/a", "training"),
+        ("/b", "b"),
+    ]
+    assert [source.path for source in load_settings(path, HOME, {"source.path": "/c"}).source] == ["/c"]
+
+
+def test_all_mistakes_are_told_at_once_with_their_lines(tmp_path: Path) -> None:
+    text = (
+        "[daemon]\n"
+        'listn = ""\n'
+        "# [ingest]\n"
+        "[ingest]\n"
+        "\n"
+        "workers = 0\n"
+        "batch_files = true\n"
+        "[[source]]\n"
+        'path = "/a"\n'
+        "[[source]]\n"
+        'pth = "/b"\n'
+        "[stor]\n"
+        "memory_bytes = 1\n"
+    )
+    assert mistakes(tmp_path, text) == [
+        (2, "unknown setting 'daemon.listn'; did you mean 'daemon.listen'?"),
+        (6, "ingest.workers = 0: must be a whole number from 1 to 64"),
+        (7, "ingest.batch_files = True: must be a whole number from 1 to 10000"),
+        (11, "unknown setting 'pth'; did you mean 'path'?"),
+        (10, "a source needs a path"),
+        (12, "unknown section [stor]; did you mean 'store'?"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '\n\ndaemon.listen = "x"\n',
+        '\n[daemon]\nlisten = "x"\n',
+        'job = """\n"""\ndaemon . "listen" = "x"\n'.replace('"""\n"""', '"j"\n'),
+        '\n\ndaemon = { listen = "x" }\n',
+    ],
+)
+def test_a_key_is_found_however_it_is_written(tmp_path: Path, text: str) -> None:
+    assert [line for line, _ in mistakes(tmp_path, text)] == [3]
+
+
+def test_lines_inside_long_strings_are_no_keys() -> None:
+    assert line_index('a = """\nb = 1\n[c]\n"""\nd = 1\n') == {("a",): 1, ("d",): 5}
+
+
+@pytest.mark.parametrize("text", ["[daemon]\nlisten = \n", "[daemon]\n[daemon]\n"])
+def test_what_is_not_toml_is_told_with_its_line(tmp_path: Path, text: str) -> None:
+    ((line, message),) = mistakes(tmp_path, text)
+    assert line == 2
+    assert message.startswith("not TOML: ")
+
+
+def test_single_brackets_around_source_are_explained(tmp_path: Path) -> None:
+    ((line, message),) = mistakes(tmp_path, '\n[source]\npath = "/a"\n')
+    assert line == 2
+    assert "[[source]]" in message
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "-1", "1.5", '""', "[1]", "{}", "true", "1e400"])
+def test_what_is_no_whole_number_is_a_mistake_and_never_a_crash(tmp_path: Path, value: str) -> None:
+    ((line, message),) = mistakes(tmp_path, f"[ingest]\nworkers = {value}\n")
+    assert line == 2
+    assert message.startswith("ingest.workers = ")
+
+
+@pytest.mark.parametrize(("text", "size"), [('"1MiB"', 2**20), ('"2 kB"', 2000), ("4096", 4096)])
+def test_sizes_may_have_units(tmp_path: Path, text: str, size: int) -> None:
+    path = written(tmp_path, f"[ingest]\nmax_file_bytes = {text}\n")
+    assert load_settings(path, HOME).ingest_max_file_bytes == size
+
+
+@pytest.mark.parametrize("line", ['type = "s3"\npath = "/a"', 'path = "s3://bucket/x"'])
+def test_s3_is_refused_by_name(tmp_path: Path, line: str) -> None:
+    ((_, message),) = mistakes(tmp_path, f"[[source]]\n{line}\n")
+    assert "this version follows local folders only" in message
+
+
+def test_a_variable_that_means_nothing_is_a_mistake() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(None, HOME | {"PHASEWATCH_INGEST_WORKER": "4"})
+    (mistake,) = caught.value.mistakes
+    assert mistake.where == "PHASEWATCH_INGEST_WORKER"
+    assert mistake.message == "means no setting; did you mean 'PHASEWATCH_INGEST_WORKERS'?"
+
+
+def test_a_file_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
+    (mistake,) = check_config(tmp_path / "none.toml", HOME)
+    assert "cannot be read" in mistake.message
+
+
+def test_a_socket_path_may_have_107_bytes_and_no_more() -> None:
+    longest = "/" + "é" * 53
+    assert str(load_settings(None, HOME, {"daemon.socket": longest}).daemon_socket) == longest
+    with pytest.raises(SettingsError, match=r"more than 107 bytes.*choose a shorter one"):
+        load_settings(None, HOME, {"daemon.socket": longest + "a"})
+
+
+@pytest.mark.parametrize(
+    ("environ", "folder"),
+    [
+        ({"XDG_STATE_HOME": "/s", "HOME": "/h"}, "/s/phasewatch"),
+        ({"XDG_STATE_HOME": "", "HOME": "/h"}, "/h/.local/state/phasewatch"),
+        ({}, "/var/lib/phasewatch"),
+    ],
+)
+def test_state_has_a_place_of_its_own(environ: dict[str, str], folder: str) -> None:
+    assert default_state_dir(environ) == Path(folder)
+
+
+def test_the_socket_is_in_the_runtime_folder_where_there_is_one() -> None:
+    settings = load_settings(None, HOME | {"XDG_RUNTIME_DIR": "/run/user/1"})
+    assert settings.daemon_socket == Path("/run/user/1/phasewatch/phasewatch.sock")
