@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket as sockets
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -62,7 +62,7 @@ class Client:
             connection.request("GET", url_of(path, words))
             response = connection.getresponse()
             return checked(response.status, response.headers.get("Content-Type", ""), response.read())
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise unreachable(self._socket, error) from error
         finally:
             connection.close()
@@ -121,7 +121,7 @@ class Client:
             if response.status != http.HTTPStatus.OK:
                 checked(response.status, "", response.read())
             yield from parse_events(response)
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise unreachable(self._socket, error) from error
         finally:
             connection.close()
@@ -189,6 +189,23 @@ class AsyncClient:
         """Ask how the daemon does."""
         answer: dict[str, Any] = json.loads((await self.raw("/v1/status"))[1])
         return answer
+
+    async def watch(self, **words: Word) -> AsyncGenerator[ProfileAnswer | DroppedEvent, None]:
+        """Wait for new spans, for as long as the daemon runs."""
+        forever = aiohttp.ClientTimeout(total=None)
+        try:
+            url = f"http://localhost{url_of('/v1/watch', words)}"
+            async with self._session.get(url, timeout=forever) as response:
+                if response.status != http.HTTPStatus.OK:
+                    checked(response.status, "", await response.read())
+                kind = b""
+                async for line in response.content:
+                    if line.startswith(b"event: "):
+                        kind = line
+                    for event in parse_events([kind, line] if line.startswith(b"data: ") else []):
+                        yield event
+        except aiohttp.ClientConnectionError as error:
+            raise unreachable(self._socket, error) from error
 
     async def _ask(self, kind: type[StructT], path: str, **words: Word) -> StructT:
         return msgspec.json.decode((await self.raw(path, **words))[1], type=kind)

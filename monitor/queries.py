@@ -62,7 +62,7 @@ class Queries:
         rows = self._select(question, scope)
         spans = self._index.spans
         numbers, starts, ends = (spans.column(name)[rows] for name in ("number", "start_us", "end_us"))
-        entry, measures = await anyio.to_thread.run_sync(self._store.sum_entries, numbers)
+        entry, measures = await anyio.to_thread.run_sync(self._store.sum_entries, numbers, abandon_on_cancel=True)
         return self._table(
             entry,
             measures,
@@ -108,7 +108,7 @@ class Queries:
             path, seconds = merge_paths([group.path_seconds for group in self._groups(scope) if wanted(group)])
         else:
             numbers = self._index.spans.column("number")[self._select(question, scope)]
-            path, seconds = await anyio.to_thread.run_sync(self._store.sum_paths, numbers)
+            path, seconds = await anyio.to_thread.run_sync(self._store.sum_paths, numbers, abandon_on_cancel=True)
         return self._tree(path, seconds)
 
     def profiles(self, scope: Scope, *, after: int, limit: int) -> list[SpanRow]:

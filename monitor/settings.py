@@ -52,7 +52,7 @@ def size(least: int, most: int) -> Callable[[object], object]:
     def read(value: object) -> object:
         found = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", str(value)) if not isinstance(value, bool) else None
         if found is None or found[2] not in SIZE_UNITS:
-            raise ValueError(f'must be a number of bytes, or one with a unit such as "64MiB" ({", ".join(SIZE_UNITS)})')
+            raise ValueError('must be a number of bytes, or one with a unit such as "64MiB"')
         result = int(found[1]) * SIZE_UNITS[found[2]]
         if not least <= result <= most:
             raise ValueError(f"must be from {least} to {most} bytes")

@@ -68,7 +68,7 @@ def describe(parameter: Parameter) -> dict[str, Any]:
     return {
         "name": parameter.name,
         "in": "query",
-        "required": parameter.help.endswith("Required."),
+        "required": parameter.required,
         "description": parameter.help,
         "schema": schema,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 from monitor.answers import Scope
@@ -35,7 +35,7 @@ class Parameter:
     Attributes:
         read: text -> value; raises ValueError saying what is allowed.
         schema: its JSON schema.
-        repeated: may be given several times.
+        repeated: may be given several times. required: must be given.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Parameter:
     schema: Mapping[str, object]
     help: str
     repeated: bool = False
+    required: bool = False
 
 
 def step(text: str) -> int:
@@ -94,6 +95,13 @@ def output_format(text: str) -> str:
     if text in LATER_FORMATS:
         raise ValueError(f"{text} is not available in this version; use one of {', '.join(FORMATS)}")
     return one_of(*FORMATS)(text)
+
+
+def table_format(text: str) -> str:
+    """Read a format that can hold phases."""
+    if text == "folded":
+        raise ValueError("is for stats/modes and the other questions about spans, with profiler=pyinstrument")
+    return output_format(text)
 
 
 def switch(text: str) -> bool:
@@ -173,10 +181,17 @@ FORMAT = Parameter(
     schema=words_schema(FORMATS, "json"),
     help="pstats loads in pstats.Stats, snakeviz and gprof2dot; folded is for pyinstrument only.",
 )
+PHASE_FORMAT = replace(
+    FORMAT,
+    read=table_format,
+    schema=words_schema(FORMATS[:-1], "json"),
+    help="pstats holds one phase: pick one.",
+)
 TABLE = (CALLERS, SORT, LIMIT, FORMAT)
+PHASE_TABLE = (CALLERS, SORT, LIMIT, PHASE_FORMAT)
 
 STEP_RANGE = (
-    Parameter(name="start", read=step, schema=STEP, help="First step. Required."),
+    Parameter(name="start", read=step, schema=STEP, help="First step.", required=True),
     Parameter(name="end", read=step, schema=STEP, help="Last step; left out: the same as start."),
     Parameter(name="mode", read=mode, schema=MODE | {"default": "train"}, help="Mode at both ends of the spans."),
     Parameter(name="start_phase", read=phase, schema=PHASE | {"default": "stepstart"}, help="Phase at the first step."),
@@ -189,8 +204,8 @@ STEP_RANGE = (
     ),
 )
 TIME_RANGE = (
-    Parameter(name="start", read=seconds, schema={"type": "number"}, help="Seconds since the epoch. Required."),
-    Parameter(name="end", read=seconds, schema={"type": "number"}, help="Seconds since the epoch. Required."),
+    Parameter(name="start", read=seconds, schema={"type": "number"}, help="Seconds since the epoch.", required=True),
+    Parameter(name="end", read=seconds, schema={"type": "number"}, help="Seconds since the epoch.", required=True),
     Parameter(
         name="overlap",
         read=one_of("ends", "any"),
@@ -202,6 +217,7 @@ MODES = (
     Parameter(name="start_mode", read=mode, schema=MODE, help="Mode in which the spans start."),
     Parameter(name="end_mode", read=mode, schema=MODE, help="Mode in which the spans end."),
 )
+BOTH_MODES = tuple(replace(parameter, required=True) for parameter in MODES)
 JOB_PHASE = Parameter(
     name="job_phase", read=one_of(*JOB_PHASES), schema=words_schema(JOB_PHASES), help="Only this job phase."
 )
@@ -342,7 +358,7 @@ def post_hook_close_question(values: Values) -> Question:
 def unknown_message(key: str, known: Sequence[str]) -> str:
     """Say which parameters there are."""
     close = difflib.get_close_matches(key, known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    hint = f"; did you mean {close[0]}?" if close else "."
     return f"unknown parameter {shortened(key)}{hint} Allowed: {', '.join(known) or 'none'}"
 
 

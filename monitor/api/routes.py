@@ -75,7 +75,7 @@ async def answer_stats(engine: Engine, values: p.Values, read: Callable[[p.Value
     await prepare(engine, values, scope)
     if shown.format == "folded":
         tree = await engine.frames(question, scope)
-        folded = await anyio.to_thread.run_sync(to_folded, tree)
+        folded = await anyio.to_thread.run_sync(to_folded, tree, abandon_on_cancel=True)
         return Reply(body=folded.encode(), content_type="text/plain; charset=utf-8", file_name=f"{name}.folded")
     table = await engine.stats(question, scope, callers=shown.callers)
     return await off_loop(partial(render_table, table, shown, name), rows_in(table))
@@ -110,8 +110,6 @@ async def answer_job_phases(engine: Engine, values: p.Values) -> Reply:
 
 async def answer_phases(phases: list[PhaseStats], shown: p.Rendering, *, picked: bool, pick: str, name: str) -> Reply:
     """Show phases; formats that hold one table need one phase."""
-    if shown.format == "folded":
-        raise QueryError("format=folded is for stats/modes and the other questions about spans", parameter="format")
     if shown.format == "pstats":
         if not picked or len(phases) != 1:
             raise QueryError(f"format=pstats holds one phase: pick one that has spans with {pick}", parameter="format")
@@ -174,7 +172,9 @@ def check_names(engine: Engine, scope: Scope) -> None:
 
 async def off_loop(render: Callable[[], Reply], rows: int) -> Reply:
     """Put a large answer together in a worker thread, a small one here."""
-    return await anyio.to_thread.run_sync(render) if rows > SMALL_ROWS else render()
+    if rows <= SMALL_ROWS:
+        return render()
+    return await anyio.to_thread.run_sync(render, abandon_on_cancel=True)
 
 
 def rows_in(table: StatsTable) -> int:
@@ -249,20 +249,20 @@ ROUTES = (
     ),
     stats_route("step", "Functions of a range of steps.", p.STEP_RANGE, p.step_question),
     stats_route("time", "Functions of a range of time.", p.TIME_RANGE, p.time_question),
-    stats_route("modes", "Functions between two modes.", p.MODES, p.modes_question),
+    stats_route("modes", "Functions between two modes.", p.BOTH_MODES, p.modes_question),
     stats_route("pre-step-zero", "Functions before step zero.", (), p.pre_step_zero_question),
     stats_route("post-hook-close", "Functions after the hook closed.", (), p.post_hook_close_question),
     Route(
         path="/v1/stats/training-phases",
         summary="Functions by training phase.",
-        parameters=(*p.MODES, *p.SCOPE, *p.TABLE),
+        parameters=(*p.MODES, *p.SCOPE, *p.PHASE_TABLE),
         handler=answer_training_phases,
         answer=TrainingPhasesAnswer,
     ),
     Route(
         path="/v1/stats/job-phases",
         summary="Functions by job phase.",
-        parameters=(p.JOB_PHASE, *p.SCOPE, *p.TABLE),
+        parameters=(p.JOB_PHASE, *p.SCOPE, *p.PHASE_TABLE),
         handler=answer_job_phases,
         answer=JobPhasesAnswer,
     ),

@@ -29,6 +29,8 @@ from monitor.errors import ConfigError, QueryError, SourceUnavailable, StoreErro
 from monitor.metrics import CONTENT_TYPE
 
 logger = logging.getLogger("phasewatch.server")
+http_logger = logging.getLogger("phasewatch.http")
+http_logger.setLevel(logging.CRITICAL)  # aiohttp would log each malformed request with a traceback
 
 WITH_API = web.AppKey("with_api", bool)
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -37,6 +39,8 @@ SHUTDOWN_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 5.0
 """A query waits so long for its turn before it is refused as one too many."""
 LARGEST_URL_BYTES = 64 * 1024
+LARGEST_LINE_BYTES = 2**20
+"""What aiohttp itself refuses gets no error of ours, so it lets through more than is answered."""
 
 LANDING = """<!doctype html><title>phasewatch</title><h1>phasewatch</h1>
 <ul><li><a href="/metrics">/metrics</a></li>{api}</ul>
@@ -112,6 +116,12 @@ class Application:
         resource = request.match_info.route.resource
         route = "other" if resource is None else resource.canonical
         try:
+            if len(request.raw_path) > LARGEST_URL_BYTES:
+                raise QueryError(
+                    f"the URL has more than {LARGEST_URL_BYTES} bytes; ask for less at once",
+                    status=413,
+                    code="too_large",
+                )
             response: web.StreamResponse = await handler(request)
         except QueryError as error:
             response = error_response(error.status, error.code, error.message, error.parameter)
@@ -248,9 +258,10 @@ async def start_runner(app: web.Application) -> web.AppRunner:
     runner = web.AppRunner(
         app,
         access_log=None,
+        logger=http_logger,
         handle_signals=False,
         shutdown_timeout=SHUTDOWN_SECONDS,
-        max_line_size=LARGEST_URL_BYTES,
+        max_line_size=LARGEST_LINE_BYTES,
         max_field_size=16 * 1024,
         handler_cancellation=True,
     )

@@ -37,9 +37,11 @@ def unix_listener(path: Path, mode: int) -> Iterator[sockets.socket]:
             inode = path.lstat().st_ino
             listener.listen(BACKLOG)
             listener.setblocking(False)
-            yield listener
-            if path.exists() and path.lstat().st_ino == inode:
-                path.unlink()
+            try:
+                yield listener
+            finally:
+                if path.exists() and path.lstat().st_ino == inode:
+                    path.unlink()
         finally:
             listener.close()
 
@@ -87,14 +89,19 @@ def remove_stale(path: Path) -> None:
 
 
 def bind(listener: sockets.socket, path: Path, mode: int) -> None:
-    """Bind under a name of our own and move it into place, so that it never stands there with other rights."""
+    """Bind under a name of our own and move it into place, so that it never stands there with other rights.
+
+    The folder is named by its descriptor, which is short: the own name may be longer than an address has room for.
+    """
     unready = path.with_name(f".{path.name}.{os.getpid()}")
     unready.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     before = os.umask(0o777 & ~mode)
     try:
-        listener.bind(os.fspath(unready))
+        listener.bind(f"/proc/self/fd/{folder}/{unready.name}")
     finally:
         os.umask(before)
+        os.close(folder)
     unready.chmod(mode)
     unready.rename(path)
 
