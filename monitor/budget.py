@@ -102,18 +102,26 @@ class GroupBudget:
         scores = dict(zip(labels.tolist(), score(sums).tolist(), strict=True))
         active = {label for label, state in self.shown.items() if state.active}
         ranked = sorted((label for label in scores if label not in active), key=lambda label: (-scores[label], label))
-        free = max(0, self.limit - len(active))
-        promoted, ranked = ranked[:free], ranked[free:]
-        demoted = self._beaten(scores, active, ranked)
-        promoted += ranked[: len(demoted)]
-        if not promoted and self.published:
+        weakest = sorted(active, key=lambda label: (scores.get(label, 0.0), -label))
+        demoted = weakest[: max(0, len(active) - self.limit)]  # the limit was lowered
+        room = max(0, 2 * self.limit - len(self.shown))
+        promoted: list[int] = []
+        for label in list(ranked):
+            if len(promoted) >= self.limit - len(active):
+                break
+            if label in self.shown or room > 0:
+                room -= label not in self.shown
+                promoted.append(label)
+                ranked.remove(label)
+        if not demoted:
+            demoted = self._beaten(scores, active, ranked)
+            promoted += ranked[: len(demoted)]
+        if not promoted and not demoted and self.published:
             return self
         return self._changed(labels, sums, promoted, demoted)
 
     def _beaten(self, scores: Mapping[int, float], active: set[int], challengers: list[int]) -> list[int]:
         """Return the active functions that challengers, best first, clearly beat, weakest first."""
-        if len(active) > self.limit:
-            return []
         room = self.limit - sum(not state.active for state in self.shown.values())
         weakest = sorted(active, key=lambda label: (scores.get(label, 0.0), -label))
         beaten: list[int] = []

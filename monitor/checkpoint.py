@@ -5,6 +5,7 @@ The rows are added in the order in which they were first added, by the same code
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import TypeVar
@@ -56,11 +57,14 @@ def save_totals(store: Store, index: Index) -> None:
             "self_seconds": joined([index.groups[number].path_seconds[path] for number, path in paths], np.float64),
         },
     )
+    store.set_meta("negative_values", json.dumps([group.negative for group in index.groups]))
     store.set_meta("totals_until", str(index.next_number))
 
 
 def restore_totals(store: Store, groups: list[Group]) -> None:
     """Put the totals of the last checkpoint into fresh groups."""
+    for group, negative in zip(groups, json.loads(store.get_meta("negative_values") or "[]"), strict=False):
+        group.negative = negative
     for number, rows in by_group(store.read_table("SELECT * FROM totals")):
         groups[number].entries.add(rows["entry"], measures_of(rows))
     for number, rows in by_group(store.read_table("SELECT * FROM label_totals")):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -106,6 +107,7 @@ def run(path: str | None, config_file: Path | None, **options: str | None) -> No
         raise ConfigError("nothing to watch: name a folder, `phasewatch run PATH`, or a config file with a [[source]]")
     configure_logging(settings.log_level, settings.log_format)  # type: ignore[arg-type]
     prepare_memory()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the daemon listens to it, it must not end the process
     with loading_bar() as progress:
         anyio.run(
             lambda: run_daemon(settings, reload_settings=read, progress=progress, beside_forever=show_catching_up)

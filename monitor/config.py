@@ -94,6 +94,7 @@ def load_settings(
             reader.sources = [{"path": str(value)}]
         else:
             reader.take(SETTINGS, key, value, f"option for {key}", reader.values)
+    check_distinct(reader)
     settings = build_settings(reader, environ)
     if reader.mistakes:
         raise SettingsError(reader.mistakes)
@@ -118,7 +119,10 @@ def read_file(reader: Reader, path: Path) -> None:
         return
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        reader.wrong(str(path), "not TOML: nested too deeply")
+        return
+    except ValueError as error:
         line = re.search(r"at line (\d+)", str(error))
         reader.wrong(f"{path}:{line[1] if line else text.count(chr(10)) + 1}", f"not TOML: {error}")
         return
@@ -178,8 +182,8 @@ def variable_name(key: str) -> str:
 def build_settings(reader: Reader, environ: Mapping[str, str]) -> Settings:
     """Put defaults where nothing was said, and check what hangs together."""
     values = {key: reader.values.get(key, setting.default) for key, setting in SETTINGS.items()}
-    state_dir = Path(str(values["daemon.state_dir"] or default_state_dir(environ))).expanduser()
-    socket = Path(str(values["daemon.socket"] or default_socket(environ, state_dir))).expanduser()
+    state_dir = expanded(reader, "daemon.state_dir", values["daemon.state_dir"] or default_state_dir(environ))
+    socket = expanded(reader, "daemon.socket", values["daemon.socket"] or default_socket(environ, state_dir))
     if len(os.fsencode(socket)) > LONGEST_SOCKET_PATH:
         reader.wrong(
             "daemon.socket",
@@ -192,12 +196,28 @@ def build_settings(reader: Reader, environ: Mapping[str, str]) -> Settings:
     sources = tuple(
         SourceSettings(
             **{key: source.get(key, setting.default) for key, setting in SOURCE_SETTINGS.items()}  # type: ignore[arg-type]
-            | {"job": source.get("job") or job, "path": source.get("path", "")}
+            | {"job": source.get("job") or job, "path": str(expanded(reader, "source.path", source.get("path", "")))}
         )
         for source in reader.sources
     )
     by_section: dict[str, Any] = {key.replace(".", "_"): value for key, value in values.items()}
     return Settings(**by_section | {"daemon_state_dir": state_dir, "daemon_socket": socket, "source": sources})
+
+
+def check_distinct(reader: Reader) -> None:
+    """Refuse two sources of one path: every file would be taken for two."""
+    paths = [str(source.get("path", "")) for source in reader.sources]
+    for path in sorted({path for path in paths if path and paths.count(path) > 1}):
+        reader.wrong("source.path", f"{path!r} stands in more than one [[source]]")
+
+
+def expanded(reader: Reader, key: str, value: object) -> Path:
+    """Put the home folder in the place of `~`."""
+    try:
+        return Path(str(value)).expanduser()
+    except RuntimeError as error:
+        reader.wrong(key, f"{value!r}: {error}")
+        return Path(str(value))
 
 
 def default_state_dir(environ: Mapping[str, str]) -> Path:

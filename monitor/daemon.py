@@ -44,6 +44,7 @@ from monitor.watchers import Watchers
 logger = logging.getLogger("phasewatch.daemon")
 
 STORE_FILE = "phasewatch.duckdb"
+THREADS = 40
 STOP_SECONDS = 4.0
 """What is left of a stop after this long is cut off; people and systemd expect an answer within five."""
 RESTART_ONLY = (
@@ -128,9 +129,17 @@ class Daemon:
 
     async def refresh(self) -> None:
         """Poll all sources and wait until what they found is stored or known not to be ready."""
-        while self.round is None:
-            await self._round_changed.wait()
-        await self.round.ingest.refresh()
+        done = False
+        while not done:
+            current, changed = self.round, self._round_changed
+            async with anyio.create_task_group() as group:
+                group.start_soon(cancel_after, changed, group.cancel_scope)
+                if current is None:
+                    await anyio.sleep_forever()
+                else:
+                    await current.ingest.refresh()
+                    done = True
+                group.cancel_scope.cancel()
 
     async def run(
         self, reload_settings: Callable[[], Settings], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
@@ -158,6 +167,9 @@ class Daemon:
 
     async def _run_round(self, task_status: TaskStatus[None]) -> None:
         settings = self.settings
+        # Each source's events hold a thread for as long as they are waited for.
+        threads = anyio.to_thread.current_default_thread_limiter()
+        threads.total_tokens = THREADS + 2 * len(settings.source)
         async with open_decode_pool(
             workers=settings.ingest_workers,
             memory_bytes=settings.ingest_worker_memory_bytes,
@@ -222,6 +234,7 @@ class Daemon:
             budgets=self.budgets,
             readings=lambda: readings_of(self.parts()),
             refresh_seconds=settings.metrics_refresh_seconds,
+            page=b"" if self.round is None else self.round.page.page(),
         )
         return Round(
             settings=settings,
@@ -235,7 +248,7 @@ class Daemon:
 
     def _build_source(self, source: SourceSettings) -> Source:
         return LocalSource(
-            Path(source.path).expanduser(),
+            Path(source.path),
             job=source.job,
             poll_interval_seconds=source.poll_interval_seconds,
             events=source.events,
@@ -257,6 +270,9 @@ class Daemon:
             settings = reload_settings()
         except ConfigError as error:
             logger.error("the settings stay as they were: %s", error)
+            return
+        if not settings.source:
+            logger.error("the settings stay as they were: there is no [[source]] in them, so nothing would be watched")
             return
         kept = {name: getattr(self.settings, name) for name in RESTART_ONLY}
         changed = [name for name in RESTART_ONLY if getattr(settings, name) != kept[name]]
@@ -331,6 +347,12 @@ async def run_daemon(
                 daemon.stop()
             if beside_forever is not None:
                 group.start_soon(run_until, beside_forever, daemon)
+
+
+async def cancel_after(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    """Cancel a scope when something happens."""
+    await event.wait()
+    scope.cancel()
 
 
 async def run_until(beside: Beside, daemon: Daemon) -> None:

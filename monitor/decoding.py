@@ -27,15 +27,17 @@ from anyio.abc import Process
 
 from monitor.decode_worker import LENGTH, PLACE, Answer
 from monitor.errors import ReadError
+from monitor.logs import log_once
 from monitor.profiles.batch import COLUMN_TYPES, read_batch
 from monitor.profiles.columns import DecodedBatch, Failure
-from monitor.reading import FileData, LocalFile, Version
+from monitor.reading import FileData, LocalFile, Version, look_at
 
 logger = logging.getLogger("phasewatch.decoding")
 
 STOP_SECONDS = 1.0
 LARGEST_ANSWER_BYTES = 2**31
 PIPE_BYTES = 2**20
+START_AGAIN_SECONDS = 1.0
 
 
 Readable: TypeAlias = LocalFile | FileData | ReadError
@@ -142,6 +144,7 @@ class DecodePool:
         async with self._limiter:
             started = monotonic()
             decoded = await self._decode_all(files, blamed)
+            await note_versions(decoded, files)
             self._counters.busy_seconds += monotonic() - started
         self._counters.files += len(files)
         self._counters.failures += len(decoded.batch.failures)
@@ -164,7 +167,7 @@ class DecodePool:
 
     async def _start_idle(self) -> None:
         async with self._limiter:
-            self._idle.append(await start_worker(self.memory_bytes))
+            self._idle.append(await self._start())
 
     def statistics(self) -> DecodeStatistics:
         """Say what happened since the start."""
@@ -197,12 +200,16 @@ class DecodePool:
             try:
                 decoded = await self._ask(worker, [files[place] for place in places])
             except WorkerFailed as failure:
-                suspect = places[min(max(worker.place(), 0), len(places) - 1)]
-                if suspect in suspected or failure.certain:
-                    blamed[suspect] = Failure(reason=str(failure), kind="crashed")
-                suspected.add(suspect)
+                at = worker.place()
                 self._counters.restarts += 1
                 await worker.end()
+                suspect = places[at] if 0 <= at < len(places) else None
+                if suspect is None:
+                    blamed |= await self._try_alone(files, places, str(failure))
+                elif suspect in suspected or failure.certain:
+                    blamed[suspect] = Failure(reason=str(failure), kind="crashed")
+                else:
+                    suspected.add(suspect)
             except BaseException:
                 await worker.end()
                 raise
@@ -210,13 +217,44 @@ class DecodePool:
                 self._idle.append(worker)
                 return place_back(decoded, places, files, blamed)
 
+    async def _try_alone(
+        self, files: Sequence[tuple[str, Readable]], places: list[int], reason: str
+    ) -> dict[int, Failure]:
+        """Find out which files a child cannot bear, where it was at none of them; all, if each alone is borne."""
+        blamed: dict[int, Failure] = {}
+        for place in places:
+            worker = await self._take()
+            try:
+                await self._ask(worker, [files[place]])
+            except WorkerFailed as failure:
+                blamed[place] = Failure(reason=str(failure), kind="crashed")
+                self._counters.restarts += 1
+                await worker.end()
+            except BaseException:
+                await worker.end()
+                raise
+            else:
+                self._idle.append(worker)
+        return blamed or {place: Failure(reason=reason, kind="crashed") for place in places}
+
     async def _take(self) -> Worker:
         while self._idle:
             worker = self._idle.pop()
             if worker.process.returncode is None:
                 return worker
             await worker.end()
-        return await start_worker(self.memory_bytes)
+        return await self._start()
+
+    async def _start(self) -> Worker:
+        """Start a child; where the machine has no room for one now, wait until it has."""
+        while True:
+            try:
+                return await start_worker(self.memory_bytes)
+            except OSError as error:
+                log_once(
+                    logger, f"start:{error}", "cannot start a decoder: %s; trying again", error, level=logging.ERROR
+                )
+                await anyio.sleep(START_AGAIN_SECONDS)
 
     async def _ask(self, worker: Worker, files: list[tuple[str, Readable]]) -> Decoded:
         worker.forget_place()
@@ -265,7 +303,10 @@ class DecodePool:
         self._counters.crashes += 1
         code = worker.process.returncode
         if code is not None and code < 0:
-            raise WorkerFailed(f"the decoder crashed on it ({signal.Signals(-code).name})")
+            known = -code in set(signal.Signals)
+            raise WorkerFailed(
+                f"the decoder crashed on it ({signal.Signals(-code).name if known else f'signal {-code}'})"
+            )
         raise WorkerFailed(f"the decoder ended on it with exit code {code}")
 
 
@@ -287,10 +328,16 @@ async def start_worker(memory_bytes: int) -> Worker:
     """Start a child with an environment that holds nothing of ours."""
     package_home = str(Path(__file__).parent.parent)
     code = f"import sys; sys.path.append({package_home!r}); from monitor.decode_worker import main; main(sys.argv[1:])"
-    place_file = os.memfd_create("phasewatch-place")
-    os.pwrite(place_file, PLACE.pack(0), 0)
-    (stdin, requests), (answers, stdout) = wide_pipe(), wide_pipe()
-    try:
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as childs:
+        place_file = os.memfd_create("phasewatch-place")
+        ours.callback(os.close, place_file)
+        os.pwrite(place_file, PLACE.pack(0), 0)
+        stdin, requests = wide_pipe()
+        childs.callback(os.close, stdin)
+        ours.callback(os.close, requests)
+        answers, stdout = wide_pipe()
+        ours.callback(os.close, answers)
+        childs.callback(os.close, stdout)
         process = await anyio.open_process(
             [sys.executable, "-I", "-c", code, str(memory_bytes), str(place_file)],
             stdin=stdin,
@@ -300,13 +347,7 @@ async def start_worker(memory_bytes: int) -> Worker:
             pass_fds=[place_file],
             start_new_session=True,
         )
-    except BaseException:
-        for descriptor in (requests, answers, place_file):
-            os.close(descriptor)
-        raise
-    finally:
-        os.close(stdin)
-        os.close(stdout)
+        ours.pop_all()
     return Worker(process=process, requests=requests, answers=answers, place_file=place_file)
 
 
@@ -365,6 +406,15 @@ def receive_exactly(descriptor: int, length: int) -> bytearray | None:
             return None
         view = view[count:]
     return data
+
+
+async def note_versions(decoded: Decoded, files: Sequence[tuple[str, Readable]]) -> None:
+    """Note which version of a file a child did not bear, so that it is tried again only when it has changed."""
+    for place, failure in decoded.batch.failures.items():
+        file = files[place][1]
+        if failure.kind == "crashed" and isinstance(file, LocalFile):
+            seen: Version | None = await anyio.to_thread.run_sync(look_at, file.path)
+            decoded.versions[place] = seen or ()
 
 
 def empty_batch() -> DecodedBatch:

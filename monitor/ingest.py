@@ -24,7 +24,7 @@ from monitor.layout import SpanKey
 from monitor.logs import log_once
 from monitor.profiles.columns import Failure
 from monitor.reading import Version
-from monitor.retry import RetryBook, Trouble, count_by_kind
+from monitor.retry import RetryBook, Trouble
 from monitor.rows import ProfileRows, SpanRows, columns_of, profile_rows
 from monitor.sources.base import FileRef, Source
 from monitor.store import Store
@@ -34,7 +34,7 @@ logger = logging.getLogger("phasewatch.ingest")
 MOST_WAITING = 5_000
 MOST_RETRIES_AT_ONCE = 500
 UPKEEP_SECONDS = 1.0
-FINAL_KINDS = ("too_large", "refused", "crashed")
+FINAL_KINDS = ("too_large", "refused")
 """Trying again is pointless, or harmful, unless the file changes."""
 LONGEST_STORE_PAUSE_SECONDS = 30.0
 
@@ -169,11 +169,6 @@ class Ingest:
         await self._look_again(self._book.waiting())
         await self._backlog.drained()
 
-    def touched(self) -> None:
-        """Look at the waiting files now: something happened where they are."""
-        self._book.hurry(anyio.current_time())
-        self._retries_changed.set()
-
     @property
     def stored_mark(self) -> CatalogMark:
         """How much of the catalogue is durable."""
@@ -191,9 +186,9 @@ class Ingest:
             bytes=self._bytes,
             batches=self._batches,
             failures=dict(self._failures),
-            set_aside=count_by_kind(self._book.set_aside()),
+            set_aside=self._book.count_aside(),
             waiting=self._backlog.statistics().unfinished,
-            retrying=len(self._book.waiting()),
+            retrying=self._book.count_waiting(),
             lag_seconds=self._lag_seconds,
             store_failures=self._store_failures,
         )
@@ -256,8 +251,12 @@ class Ingest:
 
     async def _store_batch(self, taken: Taken) -> None:
         batch = taken.decoded.batch
+        postponed: list[Item] = []
         for place, failure in batch.failures.items():
-            self._note_failure(taken.items[place], failure, taken.decoded.versions[place])
+            if failure.kind == "postponed":
+                postponed.append(taken.items[place])
+            else:
+                self._note_failure(taken.items[place], failure, taken.decoded.versions[place])
         places = self._new_places(taken)
         if places:
             spans = self._span_rows(taken, places)
@@ -266,8 +265,9 @@ class Ingest:
             groups = self._index.add_spans(spans)
             self._index.add_rows(spans.number, groups, profiles)
             self._note_stored(taken, places, spans)
-        for item in taken.items:
-            self._in_hand.discard(item)
+        self._in_hand.difference_update(taken.items)
+        self._in_hand.update(postponed)
+        self._backlog.put_nowait(postponed)
         self._backlog.finish(len(taken.items))
 
     async def _commit(self, spans: SpanRows, profiles: ProfileRows) -> None:

@@ -67,6 +67,7 @@ class MetricsPage:
     Args:
         readings: gives the daemon's own numbers; called on the loop.
         refresh_seconds: least time between two renderings.
+        page: what to show until the first one.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class MetricsPage:
         budgets: Budgets,
         readings: Callable[[], Iterable[Reading]],
         refresh_seconds: float = 1.0,
+        page: bytes = b"",
     ) -> None:
         self._index = index
         self._budgets = budgets
@@ -91,7 +93,7 @@ class MetricsPage:
         self._index_text = self._function_text = b""
         self._lines: dict[int, list[str]] = {}
         self._drawn: dict[int, tuple[int, GroupBudget]] = {}
-        self._page = b""
+        self._page = page
         self._drawn_generation = -1
         self._seconds = 0.0
 

@@ -7,8 +7,11 @@ a file that was set aside is looked at every `recheck_seconds` and gets a new st
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from itertools import count
 from typing import Generic, Literal, TypeAlias, TypeVar
 
 Version: TypeAlias = tuple[int, ...] | None
@@ -18,6 +21,8 @@ FIRST_PAUSE_SECONDS = 0.03
 LONGEST_PAUSE_SECONDS = 5.0
 PATIENCE_SECONDS = 10.0
 """A file that changed within this time is looked at every 0.1 s at the latest: it is probably being written."""
+
+LOOKS_A_SECOND = 1_000
 
 RefT = TypeVar("RefT", bound=Hashable)
 
@@ -45,12 +50,19 @@ class Trouble(Generic[RefT]):
 
 
 class RetryBook(Generic[RefT]):
-    """All files in trouble. Changed by one task only."""
+    """All files in trouble. Changed by one task only.
+
+    However many there are, only about `LOOKS_A_SECOND` are looked at each second: a run that leaves folders without
+    data files must not cost a core.
+    """
 
     def __init__(self, *, broken_after_seconds: float, recheck_seconds: float) -> None:
         self._broken_after = broken_after_seconds
         self._recheck = recheck_seconds
         self._troubles: dict[RefT, Trouble[RefT]] = {}
+        self._queue: list[tuple[float, int, RefT]] = []
+        self._ticket = count()
+        self._aside: Counter[str] = Counter()
 
     def failed(
         self, ref: RefT, *, reason: str, kind: str, version: Version, now: float, final: bool = False
@@ -68,28 +80,37 @@ class RetryBook(Generic[RefT]):
         changed = now if before is None or fresh else before.changed
         attempts = 1 if before is None else before.attempts + 1
         give_up = final or (not fresh and now - changed >= self._broken_after)
-        pause = self._recheck if give_up else pause_seconds(now - changed, self._broken_after)
-        self._troubles[ref] = Trouble(
-            ref=ref,
-            reason=reason,
-            kind=kind,
-            version=version,
-            changed=changed,
-            due=now + pause,
-            attempts=attempts,
-            aside=give_up,
+        self._put(
+            Trouble(
+                ref=ref,
+                reason=reason,
+                kind=kind,
+                version=version,
+                changed=changed,
+                due=now + (self._recheck_pause() if give_up else self._pause(now - changed)),
+                attempts=attempts,
+                aside=give_up,
+            )
         )
         newly = give_up and not (before is not None and before.aside and not fresh)
         return "set_aside" if newly else "wait"
 
     def settled(self, ref: RefT) -> None:
         """Forget a file: it is stored, or gone with its folder."""
-        self._troubles.pop(ref, None)
+        trouble = self._troubles.pop(ref, None)
+        if trouble is not None and trouble.aside:
+            self._aside[trouble.kind] -= 1
 
     def due(self, now: float, limit: int) -> list[Trouble[RefT]]:
-        """Return files to look at now, those due longest first."""
-        ready = sorted((trouble for trouble in self._troubles.values() if trouble.due <= now), key=lambda t: t.due)
-        return ready[:limit]
+        """Take files to look at now, those due longest first.
+
+        Each must be passed to `looked`, `failed` or `settled` afterwards.
+        """
+        ready: list[Trouble[RefT]] = []
+        while len(ready) < limit and self._drop_stale() and self._queue[0][0] <= now:
+            _, _, ref = heappop(self._queue)
+            ready.append(self._troubles[ref])
+        return ready
 
     def looked(self, trouble: Trouble[RefT], version: Version, now: float) -> bool:
         """Note a look at a file that is due.
@@ -97,28 +118,17 @@ class RetryBook(Generic[RefT]):
         Returns:
             True where it should be read again: it has changed, or its last chance has come.
         """
-        if version != trouble.version:
-            self._troubles[trouble.ref] = replace(trouble, due=now + LONGEST_PAUSE_SECONDS, aside=False)
-            return True
-        if trouble.aside:
-            self._troubles[trouble.ref] = replace(trouble, due=now + self._recheck)
-            return False
         quiet = now - trouble.changed
-        if quiet >= self._broken_after:
-            self._troubles[trouble.ref] = replace(trouble, due=now + LONGEST_PAUSE_SECONDS)
+        changed = version != trouble.version
+        if changed or (not trouble.aside and quiet >= self._broken_after):
+            self._put(replace(trouble, due=now + LONGEST_PAUSE_SECONDS, aside=trouble.aside and not changed))
             return True
-        self._troubles[trouble.ref] = replace(trouble, due=now + pause_seconds(quiet, self._broken_after))
+        self._put(replace(trouble, due=now + (self._recheck_pause() if trouble.aside else self._pause(quiet))))
         return False
-
-    def hurry(self, now: float) -> None:
-        """Make every waiting file due now: somebody asks for the newest state."""
-        self._troubles = {
-            ref: trouble if trouble.aside else replace(trouble, due=now) for ref, trouble in self._troubles.items()
-        }
 
     def next_due(self) -> float | None:
         """Return when the next file is due, or None where there is none."""
-        return min((trouble.due for trouble in self._troubles.values()), default=None)
+        return self._queue[0][0] if self._drop_stale() else None
 
     def waiting(self) -> list[Trouble[RefT]]:
         """Return the files that are still waited for."""
@@ -128,11 +138,42 @@ class RetryBook(Generic[RefT]):
         """Return the files that were given up."""
         return [trouble for trouble in self._troubles.values() if trouble.aside]
 
+    def count_waiting(self) -> int:
+        """Count the files that are still waited for."""
+        return len(self._troubles) - self._aside.total()
+
+    def count_aside(self) -> dict[str, int]:
+        """Count the files that were given up, by the class of their reason."""
+        return {kind: number for kind, number in self._aside.items() if number}
+
     def __len__(self) -> int:
         return len(self._troubles)
 
     def __contains__(self, ref: object) -> bool:
         return ref in self._troubles
+
+    def _put(self, trouble: Trouble[RefT]) -> None:
+        self.settled(trouble.ref)
+        self._troubles[trouble.ref] = trouble
+        if trouble.aside:
+            self._aside[trouble.kind] += 1
+        heappush(self._queue, (trouble.due, next(self._ticket), trouble.ref))
+
+    def _drop_stale(self) -> bool:
+        """Drop entries of the queue that are out of date; tells whether any is left."""
+        while self._queue:
+            due, _, ref = self._queue[0]
+            trouble = self._troubles.get(ref)
+            if trouble is not None and trouble.due == due:
+                return True
+            heappop(self._queue)
+        return False
+
+    def _pause(self, quiet_seconds: float) -> float:
+        return max(pause_seconds(quiet_seconds, self._broken_after), self.count_waiting() / LOOKS_A_SECOND)
+
+    def _recheck_pause(self) -> float:
+        return max(self._recheck, self._aside.total() / LOOKS_A_SECOND)
 
 
 def pause_seconds(quiet_seconds: float, broken_after_seconds: float) -> float:
@@ -140,11 +181,3 @@ def pause_seconds(quiet_seconds: float, broken_after_seconds: float) -> float:
     longest = 0.1 if quiet_seconds < PATIENCE_SECONDS else LONGEST_PAUSE_SECONDS
     pause = min(max(FIRST_PAUSE_SECONDS, quiet_seconds / 4), longest)
     return min(pause, max(broken_after_seconds - quiet_seconds, FIRST_PAUSE_SECONDS))
-
-
-def count_by_kind(troubles: Iterable[Trouble[RefT]]) -> dict[str, int]:
-    """Count files by the class of their reason."""
-    counts: dict[str, int] = {}
-    for trouble in troubles:
-        counts[trouble.kind] = counts.get(trouble.kind, 0) + 1
-    return counts

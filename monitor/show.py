@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -42,6 +43,8 @@ def show_answer(socket: Path, name: str, path: str, output: str, words: Mapping[
     if name not in LISTS:
         words = {"limit": TABLE_ROWS, **words}
     _, body = client.raw(path, **words)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     console = Console(width=None if sys.stdout.isatty() else WIDEST, highlight=False)
     for table in (LISTS | PHASES).get(name, stats_tables)(body):
         console.print(table)

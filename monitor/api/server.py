@@ -173,7 +173,10 @@ class Application:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Serve the ready page."""
-        return web.Response(body=self.engine.metrics_page(), headers={"Content-Type": CONTENT_TYPE})
+        page = self.engine.metrics_page()
+        if not page:
+            raise QueryError("the first page is not drawn yet; try again", status=503, code="starting")
+        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
 
     async def landing(self, request: web.Request) -> web.Response:
         """Serve links for people."""

@@ -109,6 +109,6 @@ def bind(listener: sockets.socket, path: Path, mode: int) -> None:
 def in_use(path: Path) -> str:
     """Say what to do about another daemon."""
     return (
-        f"another phasewatch listens on {path}: ask it with `phasewatch query status --socket {path}`, "
+        f"another phasewatch listens on {path}: ask it with `phasewatch query --socket {path} status`, "
         "stop it, or choose another place with --socket"
     )

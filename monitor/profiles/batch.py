@@ -24,6 +24,19 @@ CHECKS: dict[str, Callable[[bytes], None]] = {"cprofile": check_cprofile}
 """Where a whole batch turns out to hold a value out of range, these find the file; pyinstrument's decoder checks
 itself."""
 
+MOST_ROWS = 1_000_000
+"""A batch with more rows is closed; the files that are left are postponed to the next one."""
+
+
+class PostponedFile(CorruptFile):
+    """Not a fault: the batch is full."""
+
+    kind = "postponed"
+
+    def __init__(self) -> None:
+        super().__init__("is left for the next batch")
+
+
 COLUMN_TYPES: dict[str, type[np.generic]] = {
     "entry_function": np.int32,
     "entry_caller": np.int32,
@@ -73,6 +86,8 @@ def build(
     for place, (profiler, get) in enumerate(files):
         begin(place)
         try:
+            if builder.rows > MOST_ROWS:
+                raise PostponedFile
             data = get()
             if profiler in checks:
                 checks[profiler](data)
@@ -82,6 +97,7 @@ def build(
             builder.fail_file(error)
         except (MemoryError, RecursionError):
             builder.fail_file(CorruptFile("needs more memory than a decoder may use"))
+    begin(len(files))  # whatever goes wrong from here on is no single file's fault
     return builder.build()
 
 

@@ -16,7 +16,8 @@ from monitor.profiles.names import drop_addresses, safe_text
 
 NOT_COUNTED = -1
 """pyinstrument's pstats export writes this for calls that it does not count; stored as 0."""
-LARGEST_COUNT = 2**53
+LARGEST_COUNT = 2**40
+"""More calls than a span can hold; sums over millions of spans still fit into 64 bits."""
 LARGEST_SECONDS = 1e9
 SMALL_TABLE = 2**20
 """Up to so many possible values a table is faster than sorting."""
@@ -69,8 +70,9 @@ class BatchBuilder:
         if not -(2**31) <= line < 2**31:
             raise CorruptFile(f"a line number of {line.bit_length()} bits is out of range")
         clean = (safe_text(file), line, safe_text(drop_addresses(name)))
-        number = self.numbers[key] = self._functions.setdefault(clean, len(self._functions))
-        self._shared_names |= number < len(self._functions) - 1
+        known = len(self._functions)
+        number = self.numbers[key] = self._functions.setdefault(clean, known)
+        self._shared_names |= number < known
         return number
 
     def path(self, parent: int, function: int) -> int:
@@ -102,6 +104,11 @@ class BatchBuilder:
         """Add path rows of the file in hand; a path occurs once."""
         self._sample_path.extend(path)
         self._sample_seconds.extend(seconds)
+
+    @property
+    def rows(self) -> int:
+        """How many rows all files have so far."""
+        return len(self._function) + len(self._sample_path)
 
     def note_empty(self) -> None:
         """Say that the file in hand is known to hold nothing."""

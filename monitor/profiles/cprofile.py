@@ -21,6 +21,10 @@ SAMPLED_KEY = ("__sampled__",)
 """Python 3.15's sampling profiler marks its files with this extra key."""
 
 
+LEAST_ROW_BYTES = 8
+SPARE_BYTES = 1024
+
+
 def add_cprofile(builder: BatchBuilder, data: bytes) -> None:
     """Decode one file into a batch.
 
@@ -33,10 +37,21 @@ def add_cprofile(builder: BatchBuilder, data: bytes) -> None:
     stats = load(data)
     stats.pop(SAMPLED_KEY, None)
     try:
+        check_size(stats, len(data))
         add_stats(builder, stats)
-    except (TypeError, ValueError, AttributeError, OverflowError, CorruptFile):
+    except (TypeError, ValueError, AttributeError, OverflowError, LookupError) as error:
         check_stats(stats)
-        raise
+        raise CorruptFile("is no pstats dictionary") from error
+
+
+def check_size(stats: dict[Any, Any], size_bytes: int) -> None:
+    """Refuse a file whose functions share their dictionaries of callers: a few bytes would become millions of rows.
+
+    In a file that a profiler wrote, each row has bytes of its own.
+    """
+    rows = len(stats) + sum(len(value[4]) for value in stats.values())
+    if rows * LEAST_ROW_BYTES > size_bytes + SPARE_BYTES:
+        raise CorruptFile(f"holds {rows} rows in {size_bytes} bytes, which no profiler writes")
 
 
 def check_cprofile(data: bytes) -> None:
@@ -44,6 +59,7 @@ def check_cprofile(data: bytes) -> None:
     stats = load(data)
     stats.pop(SAMPLED_KEY, None)
     check_stats(stats)
+    check_size(stats, len(data))
 
 
 def load(data: bytes) -> dict[Any, Any]:

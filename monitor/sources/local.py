@@ -82,8 +82,8 @@ class LocalSource:
 
     @property
     def name(self) -> str:
-        """The folder as it was given."""
-        return str(self._root)
+        """The folder as it was given, in a form that can be told to anybody."""
+        return str(self._root).encode("utf-8", "backslashreplace").decode("utf-8")
 
     async def run(self, accept: Accept, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Find spans until cancelled; `started()` once the first complete poll is handed over."""

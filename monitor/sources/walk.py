@@ -125,7 +125,7 @@ class Walker:
         folder = self._by_path.get(parent)
         if folder is None or name in folder.seen or not name.isprintable():
             return []
-        if not Path(path).is_dir() or Path(path).is_symlink():
+        if not os.path.isdir(path) or os.path.islink(path):  # noqa: PTH112, PTH114 - Path raises
             return []  # a link is judged when its folder is listed
         ref = self._span_ref(folder, name)
         if ref is None:
@@ -152,7 +152,7 @@ class Walker:
     def _current_root(self) -> Folder | None:
         """Return the root, anew where the configured path leads elsewhere than before (a link that was switched)."""
         real = os.path.realpath(self._given)
-        self.available = Path(real).is_dir()
+        self.available = os.path.isdir(real)  # noqa: PTH112 - Path.is_dir raises where a parent cannot be read
         if not self.available:
             log_once(logger, f"absent:{real}", "%s is not there yet; waiting for it", real, level=logging.WARNING)
             self._root = None
@@ -304,7 +304,7 @@ class Walker:
     def _profiler_inside(self, path: str) -> str | None:
         """Tell the profiler by the file that lies in a span folder, where no folder's name tells it."""
         for name, profiler in DATA_FILES.items():
-            if Path(path, name).exists():
+            if os.path.exists(f"{path}/{name}"):  # noqa: PTH110 - Path raises
                 return profiler
         return None
 
