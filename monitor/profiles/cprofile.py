@@ -39,6 +39,9 @@ def add_cprofile(builder: BatchBuilder, data: bytes) -> None:
     try:
         check_size(stats, len(data))
         add_stats(builder, stats)
+    except CorruptFile:
+        check_stats(stats)
+        raise
     except (TypeError, ValueError, AttributeError, OverflowError, LookupError) as error:
         check_stats(stats)
         raise CorruptFile("is no pstats dictionary") from error
