@@ -22,10 +22,12 @@ class Budgets:
 
     Attributes:
         limit: how many functions of a phase may be series that grow; may be changed at any time.
+        version: rises with every change of what is shown.
     """
 
     def __init__(self, *, limit: int) -> None:
         self.limit = limit
+        self.version = 0
         self._budgets: dict[int, GroupBudget] = {}
         self._chosen_at: dict[int, int] = {}
         self._planned_at: dict[int, int] = {}
@@ -57,6 +59,7 @@ class Budgets:
 
     def apply(self, changes: Changes) -> None:
         """Show what was made durable."""
+        self.version += 1
         self._budgets.update(changes)
         self._chosen_at.update({number: self._planned_at[number] for number in changes})
 

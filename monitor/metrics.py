@@ -95,6 +95,7 @@ class MetricsPage:
         self._drawn: dict[int, tuple[int, GroupBudget]] = {}
         self._page = page
         self._drawn_generation = -1
+        self._drawn_state = (-1, -1)
         self._seconds = 0.0
 
     def page(self) -> bytes:
@@ -108,7 +109,7 @@ class MetricsPage:
         last = anyio.current_time()
         while True:
             await anyio.sleep(max(self._refresh, self._seconds / RENDERING_SHARE))
-            settled = self._index.generation == self._drawn_generation
+            settled = (self._index.generation, self._budgets.version) == self._drawn_state
             if not settled or anyio.current_time() - last >= SETTLED_REFRESH_SECONDS:
                 await self.render()
                 last = anyio.current_time()
@@ -119,6 +120,7 @@ class MetricsPage:
         changed = self._changed_groups()
         moved = self._index.generation != self._drawn_generation
         self._drawn_generation = self._index.generation
+        self._drawn_state = (self._index.generation, self._budgets.version)
         if moved:
             self._index_families.families = list(self._collect_index())
         self._own_families.families = list(self._collect_own())

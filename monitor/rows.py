@@ -91,17 +91,21 @@ def profile_rows(catalog: Catalog, batch: DecodedBatch, files: Sequence[int], nu
     span_of_file = np.full(batch.files, -1, dtype=np.int32)
     span_of_file[np.asarray(files, dtype=np.int64)] = numbers
     span, sample_span = span_of_file[batch.row_file], span_of_file[batch.sample_file]
-    rows, samples = np.flatnonzero(span >= 0), np.flatnonzero(sample_span >= 0)
     measures = Measures(
         calls=batch.calls,
         primitive_calls=batch.primitive_calls,
         self_seconds=batch.self_seconds,
         cumulative_seconds=batch.cumulative_seconds,
     )
+    row_entry = batch.row_entry
+    if len(files) < batch.files:
+        rows = np.flatnonzero(span >= 0)
+        span, row_entry, measures = span[rows], row_entry[rows], measures.take(rows)
+    samples = np.flatnonzero(sample_span >= 0)
     return ProfileRows(
-        span=span[rows],
-        entry=names.entry[batch.row_entry[rows]],
-        measures=measures.take(rows),
+        span=span,
+        entry=names.entry[row_entry],
+        measures=measures,
         sample_span=sample_span[samples],
         sample_path=names.path[batch.sample_path[samples]],
         sample_self_seconds=batch.sample_self_seconds[samples],

@@ -256,6 +256,8 @@ def open_store(path: Path | None, *, memory_bytes: int = 96 * 2**20, threads: in
         raise StoreError(f"cannot open the store {path}: {opening_advice(str(error))}") from error
     try:
         connection.execute("SET preserve_insertion_order = true")
+        # Folding the log into the file less often costs a restart a fraction of a second and saves a third of writing.
+        connection.execute("SET wal_autocheckpoint = '64MB'")
         with translated("prepare"):
             prepare_schema(connection, where=str(path or "memory"))
         yield Store(connection, path)

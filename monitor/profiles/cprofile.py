@@ -37,8 +37,7 @@ def add_cprofile(builder: BatchBuilder, data: bytes) -> None:
     stats = load(data)
     stats.pop(SAMPLED_KEY, None)
     try:
-        check_size(stats, len(data))
-        add_stats(builder, stats)
+        add_stats(builder, stats, len(data))
     except CorruptFile:
         check_stats(stats)
         raise
@@ -47,12 +46,11 @@ def add_cprofile(builder: BatchBuilder, data: bytes) -> None:
         raise CorruptFile("is no pstats dictionary") from error
 
 
-def check_size(stats: dict[Any, Any], size_bytes: int) -> None:
+def check_size(rows: int, size_bytes: int) -> None:
     """Refuse a file whose functions share their dictionaries of callers: a few bytes would become millions of rows.
 
     In a file that a profiler wrote, each row has bytes of its own.
     """
-    rows = len(stats) + sum(len(value[4]) for value in stats.values())
     if rows * LEAST_ROW_BYTES > size_bytes + SPARE_BYTES:
         raise CorruptFile(f"holds {rows} rows in {size_bytes} bytes, which no profiler writes")
 
@@ -62,7 +60,6 @@ def check_cprofile(data: bytes) -> None:
     stats = load(data)
     stats.pop(SAMPLED_KEY, None)
     check_stats(stats)
-    check_size(stats, len(data))
 
 
 def load(data: bytes) -> dict[Any, Any]:
@@ -79,7 +76,7 @@ def load(data: bytes) -> dict[Any, Any]:
     return stats
 
 
-def add_stats(builder: BatchBuilder, stats: dict[Any, Any]) -> None:
+def add_stats(builder: BatchBuilder, stats: dict[Any, Any], size_bytes: int) -> None:
     """Add a dictionary's rows, column by column; any exception means that its shape is wrong.
 
     This is the hot path of catching up: it is written so that its loops run inside the interpreter's own functions.
@@ -87,6 +84,8 @@ def add_stats(builder: BatchBuilder, stats: dict[Any, Any]) -> None:
     if not stats:
         return
     primitive, calls, own, total, callers = zip(*stats.values(), strict=True)
+    callers_each = list(map(len, callers))
+    check_size(len(callers) + sum(callers_each), size_bytes)
     functions = builder.number_all(stats)
     builder.add_rows(functions, [NO_CALLER] * len(functions), calls, primitive, own, total)
     edges = list(chain.from_iterable(map(dict.values, callers)))
@@ -95,7 +94,7 @@ def add_stats(builder: BatchBuilder, stats: dict[Any, Any]) -> None:
     if set(map(type, edges)) != {tuple}:  # the pure-Python `profile`, and sampled files, only count
         edges = [value if type(value) is tuple else (value, value, 0.0, 0.0) for value in edges]
     calls, primitive, own, total = zip(*edges, strict=True)
-    called = list(chain.from_iterable(map(repeat, functions, map(len, callers))))
+    called = list(chain.from_iterable(map(repeat, functions, callers_each)))
     builder.add_rows(called, builder.number_all(list(chain.from_iterable(callers))), calls, primitive, own, total)
 
 

@@ -250,7 +250,15 @@ def measure_metrics(base: Path) -> None:
         during: list[float] = []
         while client.status()["profiles"] < count:
             during += timed(lambda: client.raw("/metrics"), 1)
-        time.sleep(2)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            shown = client.raw("/metrics")[1].decode().splitlines()
+            total = sum(
+                float(line.rsplit(" ", 1)[1]) for line in shown if line.startswith("phasewatch_profiles_total{")
+            )
+            if total == count and sum(line.startswith("phasewatch_function_calls_total{") for line in shown) > 1000:
+                break
+            time.sleep(0.5)
         after = timed(lambda: client.raw("/metrics"), 200)
         page = client.raw("/metrics")[1]
     say(f"/metrics: {NODES} nodes, {page.count(b'phasewatch_function_')} series and heads, {len(page) / 1e6:.1f} MB")

@@ -6,13 +6,21 @@ The training is a stand-in of the standard library's heavier modules, about as m
 """
 
 import contextlib
+import copy
+import datetime
 import decimal
 import fractions
+import heapq
+import html
 import io
 import json
 import logging
+import pathlib
+import pprint
 import random
+import shlex
 import statistics
+import string
 import sys
 import textwrap
 
@@ -39,6 +47,19 @@ def backward(loss):
     return float(sum((gradient / (place + 1) for place in range(12)), fractions.Fraction(0)))
 
 
+def describe(batch):
+    tree = copy.deepcopy(batch[:2])
+    words = shlex.split("step --loss 0.5 --rate 'one tenth'")
+    return html.escape(pprint.pformat(tree, width=60)) + " ".join(words) + string.Template("$a").substitute(a=1)
+
+
+def plan(step):
+    start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(seconds=step)
+    queue = [(abs(step - other), other) for other in range(6)]
+    heapq.heapify(queue)
+    return start.isoformat(), pathlib.PurePosixPath("/data", str(step)).with_suffix(".bin"), heapq.nsmallest(3, queue)
+
+
 def optimizer_step(gradient):
     with decimal.localcontext() as context:
         context.prec = 30
@@ -61,12 +82,17 @@ def main(base, node, spans):
         mode = evaluate if step % 10 == 9 else train
         turn(StepPhase.STEP_START, mode, step)
         loss = forward(batch)[0]
+        describe(batch)
         if mode is evaluate:
             textwrap.fill(json.dumps(batch), 60)
         turn(StepPhase.FORWARD_PASS_END, mode, step)
         optimizer_step(backward(loss))
+        describe(batch)
+        plan(step)
         turn(StepPhase.STEP_END, mode, step)
         batch = load_batch(chance, chance.randint(4, 12))
+        describe(batch)
+        plan(step)
     profiler.stop_profiling(StepPhase.END)
     profiler.start_profiling(StepPhase.END)
     profiler.stop_profiling(StepPhase.END)
