@@ -10,7 +10,8 @@ import numpy as np
 
 from monitor.budget import Amount, GroupBudget, Shown
 from monitor.index import Index
-from monitor.store import Columns, Store, rows_of
+from monitor.store import Store
+from monitor.store_columns import Columns, rows_of
 
 FLOOR_LABEL = -1
 

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from monitor.index import Group, Index
 from monitor.profiles.columns import Ids
-from monitor.store import Columns, Store, measures_of, row_columns
+from monitor.store import Store
+from monitor.store_columns import Columns, measures_of, row_columns
 from monitor.tables import Measures
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)

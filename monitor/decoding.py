@@ -6,26 +6,20 @@ the others of its batch are decoded again by its successor.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import logging
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from time import monotonic
 from typing import NamedTuple, TypeAlias
 
 import anyio
 import msgspec
 import numpy as np
-from anyio.abc import Process
 
-from monitor.decode_worker import LENGTH, PLACE, Answer
+from monitor.decode_worker import Answer
+from monitor.decoder_process import STOP_SECONDS, Worker, exchange, start_worker
 from monitor.errors import ReadError
 from monitor.logs import log_once
 from monitor.profiles.batch import COLUMN_TYPES, read_batch
@@ -34,9 +28,6 @@ from monitor.reading import FileData, LocalFile, Version, look_at
 
 logger = logging.getLogger("phasewatch.decoding")
 
-STOP_SECONDS = 1.0
-LARGEST_ANSWER_BYTES = 2**31
-PIPE_BYTES = 2**20
 START_AGAIN_SECONDS = 1.0
 
 
@@ -85,34 +76,6 @@ class Counters:
     timeouts: int = 0
     restarts: int = 0
     busy_seconds: float = 0.0
-
-
-@dataclass(slots=True)
-class Worker:
-    """One child, and the descriptors for talking to it: requests out, answers in, and the place it is at."""
-
-    process: Process
-    requests: int
-    answers: int
-    place_file: int
-
-    def place(self) -> int:
-        """Return the place of the file that the child is at, or was at when it died."""
-        data = os.pread(self.place_file, PLACE.size, 0)
-        return PLACE.unpack(data)[0] if len(data) == PLACE.size else 0
-
-    def forget_place(self) -> None:
-        """Say that the child has not begun."""
-        os.pwrite(self.place_file, PLACE.pack(0), 0)
-
-    async def end(self) -> None:
-        """Kill the child and wait for it; never waits long, even when cancelled."""
-        with anyio.move_on_after(STOP_SECONDS, shield=True):
-            if self.process.returncode is None:
-                self.process.kill()
-            await self.process.wait()
-        for descriptor in (self.requests, self.answers, self.place_file):
-            os.close(descriptor)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -324,41 +287,6 @@ async def open_decode_pool(
         await pool.aclose()
 
 
-async def start_worker(memory_bytes: int) -> Worker:
-    """Start a child with an environment that holds nothing of ours."""
-    package_home = str(Path(__file__).parent.parent)
-    code = f"import sys; sys.path.append({package_home!r}); from monitor.decode_worker import main; main(sys.argv[1:])"
-    with contextlib.ExitStack() as ours, contextlib.ExitStack() as childs:
-        place_file = os.memfd_create("phasewatch-place")
-        ours.callback(os.close, place_file)
-        os.pwrite(place_file, PLACE.pack(0), 0)
-        stdin, requests = wide_pipe()
-        childs.callback(os.close, stdin)
-        ours.callback(os.close, requests)
-        answers, stdout = wide_pipe()
-        ours.callback(os.close, answers)
-        childs.callback(os.close, stdout)
-        process = await anyio.open_process(
-            [sys.executable, "-I", "-c", code, str(memory_bytes), str(place_file)],
-            stdin=stdin,
-            stdout=stdout,
-            stderr=subprocess.DEVNULL,
-            env={"PATH": os.defpath, "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-            pass_fds=[place_file],
-            start_new_session=True,
-        )
-        ours.pop_all()
-    return Worker(process=process, requests=requests, answers=answers, place_file=place_file)
-
-
-def wide_pipe() -> tuple[int, int]:
-    """Make a pipe that holds much, so that a batch crosses it in few turns; returns its reading and writing ends."""
-    reading, writing = os.pipe2(os.O_CLOEXEC)
-    with contextlib.suppress(OSError):  # beyond the user's limit for pipes it stays as it is
-        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    return reading, writing
-
-
 def on_wire(profiler: str, file: Readable) -> tuple[str, bytes | None, str, str]:
     """Put one file into a request."""
     if isinstance(file, FileData):
@@ -374,38 +302,6 @@ def read_answer(data: bytearray, files: int) -> Decoded:
     if not len(answer.versions) == len(answer.sizes) == files or min(answer.sizes, default=0) < 0:
         raise ValueError("versions or sizes of other files")
     return Decoded(read_batch(answer.batch, files), answer.versions, answer.sizes)
-
-
-def exchange(worker: Worker, request: bytes) -> bytearray | None:
-    """Send a request and receive its answer; None where the child ends before. Blocks."""
-    try:
-        send_all(worker.requests, LENGTH.pack(len(request)))
-        send_all(worker.requests, request)
-    except BrokenPipeError:
-        return None
-    head = receive_exactly(worker.answers, LENGTH.size)
-    if head is None or (length := LENGTH.unpack(head)[0]) > LARGEST_ANSWER_BYTES:
-        return None
-    return receive_exactly(worker.answers, length)
-
-
-def send_all(descriptor: int, data: bytes) -> None:
-    """Write everything."""
-    view = memoryview(data)
-    while len(view):
-        view = view[os.write(descriptor, view) :]
-
-
-def receive_exactly(descriptor: int, length: int) -> bytearray | None:
-    """Read so many bytes; None where there are fewer."""
-    data = bytearray(length)
-    view = memoryview(data)
-    while len(view):
-        count = os.readv(descriptor, [view[: 2**20]])
-        if not count:
-            return None
-        view = view[count:]
-    return data
 
 
 async def note_versions(decoded: Decoded, files: Sequence[tuple[str, Readable]]) -> None:
