@@ -123,6 +123,10 @@ class Daemon:
         self._stop.set()
         self._reload.set()
 
+    def reload(self) -> None:
+        """Read the settings again and begin a new round with them."""
+        self._reload.set()
+
     async def stopped(self) -> None:
         """Wait until the daemon is told to stop."""
         await self._stop.wait()
@@ -289,7 +293,7 @@ class Daemon:
             async for number in signals:
                 if number == signal.SIGHUP:
                     logger.info("reloading settings")
-                    self._reload.set()
+                    self.reload()
                 else:
                     logger.info("stopping on %s", signal.Signals(number).name)
                     self.stop()

@@ -193,3 +193,20 @@ def test_state_has_a_place_of_its_own(environ: dict[str, str], folder: str) -> N
 def test_the_socket_is_in_the_runtime_folder_where_there_is_one() -> None:
     settings = load_settings(None, HOME | {"XDG_RUNTIME_DIR": "/run/user/1"})
     assert settings.daemon_socket == Path("/run/user/1/phasewatch/phasewatch.sock")
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        ("x = " + "[" * 20_000, "nested too deeply"),
+        ("x = " + "{a=" * 3_000, "nested too deeply"),
+        ("[ingest]\nworkers = " + "9" * 5_000, "not TOML"),
+        ('[[source]]\npath = "~nobody_of_that_name/x"', "source.path"),
+        ('[daemon]\nstate_dir = "~nobody_of_that_name/x"', "daemon.state_dir"),
+        ('[[source]]\npath = "/x"\n[[source]]\npath = "/x"', "more than one [[source]]"),
+    ],
+)
+def test_odd_files_are_mistakes_and_no_crash(text: str, mistake: str, tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    assert any(mistake in str(found) for found in check_config(path, HOME))

@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from monitor.config import load_settings
 from monitor.errors import ConfigError, QueryError
 from tests.integration.corpora import node_folder, span_names, write_run, write_span
 from tests.integration.daemons import DEADLINE_SECONDS, daemon_child, daemon_inside, settings_for, until
@@ -137,8 +138,6 @@ async def test_two_jobs_several_nodes_and_frameworks_are_told_apart(
     write_span(tmp_path / "two/framework/tensorflow/cprofile/0-host-0", NAMES[2], sample(data_dir))
     sources = "".join(f'[[source]]\npath = "{tmp_path / job}"\njob = "{job}"\n' for job in ("one", "two"))
     config.write_text(sources)
-    from monitor.config import load_settings
-
     overrides = {"daemon.state_dir": str(short_tmp_path / "x"), "daemon.socket": str(short_tmp_path / "s")}
     settings = load_settings(config, {}, overrides | {"daemon.listen": ""})
     async with daemon_inside(settings) as (_, client):
@@ -188,3 +187,45 @@ async def test_a_live_socket_is_refused(tmp_path: Path, short_tmp_path: Path) ->
                 pass
         assert caught.group_contains(ConfigError, match="another phasewatch listens on")
         assert (await client.status())["pid"] == os.getpid()
+
+
+async def test_very_many_sources_with_events_do_not_starve_the_daemon(
+    data_dir: Path, tmp_path: Path, short_tmp_path: Path
+) -> None:
+    tables = []
+    for place in range(45):
+        base = tmp_path / f"job-{place}"
+        write_span(node_folder(base, "0-a"), NAMES[3], sample(data_dir))
+        tables.append(f'[[source]]\npath = "{base}"\njob = "job-{place}"\n')
+    config = short_tmp_path / "c.toml"
+    config.write_text("".join(tables))
+    overrides = {"daemon.state_dir": str(short_tmp_path / "x"), "daemon.socket": str(short_tmp_path / "s")}
+    async with daemon_inside(load_settings(config, {}, overrides | {"daemon.listen": ""})) as (_, client):
+        await until(client, lambda status: status["profiles"] == 45)
+
+
+async def test_many_folders_without_a_file_cost_little_and_good_files_go_on(
+    data_dir: Path, tmp_path: Path, short_tmp_path: Path
+) -> None:
+    for name in list(span_names(1000)):
+        (node_folder(tmp_path, "0-a") / name).mkdir(parents=True)
+    async with daemon_inside(settings_for(short_tmp_path, tmp_path)) as (_, client):
+        await until(client, lambda status: status["ingest"]["retrying"] > 3000)
+        write_span(node_folder(tmp_path, "0-b"), NAMES[3], sample(data_dir))
+        await until(client, lambda status: status["profiles"] == 1)
+
+
+async def test_the_page_is_never_empty_while_settings_are_reloaded(
+    data_dir: Path, tmp_path: Path, short_tmp_path: Path
+) -> None:
+    write_run(tmp_path, data_dir / "formats", nodes=1, steps=3)
+    async with daemon_inside(settings_for(short_tmp_path, tmp_path)) as (daemon, client):
+        await client.jobs(fresh=True)
+        for _ in range(5):
+            before = daemon.round
+            daemon.reload()
+            with anyio.fail_after(DEADLINE_SECONDS):
+                while daemon.round is before:
+                    assert b"phasewatch_build_info" in (await client.raw("/metrics"))[1]
+            assert b"phasewatch_build_info" in (await client.raw("/metrics"))[1]
+        assert sum(job.spans for job in (await client.jobs(fresh=True)).jobs) == 11
