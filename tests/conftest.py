@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 import tarfile
@@ -47,6 +48,17 @@ def scrubbed_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("PHASEWATCH_", "AWS_", "XDG_")) and name != "PHASEWATCH_ORACLE_PYTHON":
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """Take back what a daemon in a test's own process did to the project's logger."""
+    logger = logging.getLogger("phasewatch")
+    handlers, level, propagate = list(logger.handlers), logger.level, logger.propagate
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+    logger.propagate = propagate
 
 
 @pytest.fixture(autouse=True)
