@@ -30,6 +30,9 @@ from monitor.errors import QueryError, SourceUnavailable
 Word: TypeAlias = str | int | float | bool | Iterable[str] | None
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
+FOREIGN_ERRORS = (aiohttp.ClientError, TimeoutError)
+"""What aiohttp raises when nobody answers, when the answer takes too long, or when it breaks off."""
+
 
 class UnixConnection(http.client.HTTPConnection):
     """HTTP over a unix socket."""
@@ -142,7 +145,7 @@ class AsyncClient:
         try:
             async with self._session.get(f"http://localhost{url_of(path, words)}") as response:
                 return checked(response.status, response.headers.get("Content-Type", ""), await response.read())
-        except aiohttp.ClientConnectionError as error:
+        except FOREIGN_ERRORS as error:
             raise unreachable(self._socket, error) from error
 
     async def step(self, start: int, end: int | None = None, **words: Word) -> StatsAnswer:
@@ -192,19 +195,26 @@ class AsyncClient:
 
     async def watch(self, **words: Word) -> AsyncGenerator[ProfileAnswer | DroppedEvent, None]:
         """Wait for new spans, for as long as the daemon runs."""
-        forever = aiohttp.ClientTimeout(total=None)
+        url = f"http://localhost{url_of('/v1/watch', words)}"
         try:
-            url = f"http://localhost{url_of('/v1/watch', words)}"
-            async with self._session.get(url, timeout=forever) as response:
-                if response.status != http.HTTPStatus.OK:
-                    checked(response.status, "", await response.read())
-                kind = b""
-                async for line in response.content:
-                    if line.startswith(b"event: "):
-                        kind = line
-                    for event in parse_events([kind, line] if line.startswith(b"data: ") else []):
-                        yield event
-        except aiohttp.ClientConnectionError as error:
+            response = await self._session.get(url, timeout=aiohttp.ClientTimeout(total=None))
+        except FOREIGN_ERRORS as error:
+            raise unreachable(self._socket, error) from error
+        kind = b""
+        async with response:
+            while line := await self._read_line(response):
+                if line.startswith(b"event: "):
+                    kind = line
+                for event in parse_events([kind, line] if line.startswith(b"data: ") else []):
+                    yield event
+
+    async def _read_line(self, response: aiohttp.ClientResponse) -> bytes:
+        """Read one line of a stream, nothing at its end; or raise what the daemon said instead."""
+        try:
+            if response.status != http.HTTPStatus.OK:
+                checked(response.status, "", await response.read())
+            return await response.content.readline()
+        except FOREIGN_ERRORS as error:
             raise unreachable(self._socket, error) from error
 
     async def _ask(self, kind: type[StructT], path: str, **words: Word) -> StructT:

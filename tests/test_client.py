@@ -27,13 +27,6 @@ Call = Callable[..., Awaitable[Any]]
 """Calls a client's method by its name, in a thread where the client blocks."""
 
 KINDS = ["blocking", "asynchronous"]
-LEAKING_KINDS = [
-    "blocking",
-    pytest.param(
-        "asynchronous",
-        marks=pytest.mark.xfail(strict=True, reason="only aiohttp's connection errors are translated"),
-    ),
-]
 
 
 @asynccontextmanager
@@ -186,7 +179,7 @@ async def test_a_daemon_that_hangs_up_is_unavailable(short_tmp_path: Path, kind:
 CUT = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"profiles"'
 
 
-@pytest.mark.parametrize("kind", LEAKING_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_daemon_that_goes_while_it_answers_is_unavailable(short_tmp_path: Path, kind: str) -> None:
     path = short_tmp_path / "s.sock"
     with one_answer(path, CUT):
@@ -195,7 +188,7 @@ async def test_a_daemon_that_goes_while_it_answers_is_unavailable(short_tmp_path
                 await call("status")
 
 
-@pytest.mark.parametrize("kind", LEAKING_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_daemon_that_takes_too_long_is_unavailable(engine: FakeEngine, server: Server, kind: str) -> None:
     engine.held = anyio.Event()
     async with calling(kind, server.socket, timeout_seconds=0.05) as call:
@@ -299,7 +292,7 @@ EVENTS = (
 )
 
 
-@pytest.mark.parametrize("kind", LEAKING_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_stream_that_breaks_off_gives_what_came_and_fails_as_ours(short_tmp_path: Path, kind: str) -> None:
     path = short_tmp_path / "s.sock"
     got: list[str | int] = []

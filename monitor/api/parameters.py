@@ -56,7 +56,7 @@ def step(text: str) -> int:
 def seconds(text: str) -> float:
     """Read a time."""
     try:
-        value = float(text)
+        value = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
@@ -172,7 +172,7 @@ SORT = Parameter(
 LIMIT = Parameter(
     name="limit",
     read=whole(0, 2**31 - 1),
-    schema={"type": "integer", "minimum": 0},
+    schema={"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
     help="At most so many functions. Left out: all.",
 )
 FORMAT = Parameter(
@@ -231,7 +231,7 @@ PAGE = (
     Parameter(
         name="after",
         read=whole(0, 2**31 - 1),
-        schema={"type": "integer", "minimum": 0, "default": 0},
+        schema={"type": "integer", "minimum": 0, "maximum": 2**31 - 1, "default": 0},
         help="Where the page before ended: its `next`.",
     ),
 )

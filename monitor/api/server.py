@@ -35,7 +35,9 @@ http_logger.setLevel(logging.CRITICAL)  # aiohttp would log each malformed reque
 WITH_API = web.AppKey("with_api", bool)
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-SHUTDOWN_SECONDS = 1.0
+SHUTDOWN_SECONDS = 0.5
+SHUTDOWN_ENDS_SECONDS = 3 * SHUTDOWN_SECONDS
+"""aiohttp waits for handlers twice its timeout before it cancels them; left alone before that, they would go on."""
 LONGEST_WAIT_SECONDS = 5.0
 """A query waits so long for its turn before it is refused as one too many."""
 LARGEST_URL_BYTES = 64 * 1024
@@ -105,7 +107,7 @@ class Application:
         if with_api:
             for route in ROUTES:
                 app.router.add_get(route.path, self.handler(route))
-            app.router.add_get("/v1/watch", self.watch)
+            app.router.add_get("/v1/watch", self.watch, allow_head=False)  # a stream has no end to wait for
             app.router.add_get("/v1/openapi.json", self.openapi)
         return app
 
@@ -228,7 +230,7 @@ async def open_server(
             async with tcp_site(application.build(with_api=listen_api), listen, server):
                 yield server
         finally:
-            with anyio.move_on_after(2 * SHUTDOWN_SECONDS, shield=True):
+            with anyio.move_on_after(SHUTDOWN_ENDS_SECONDS, shield=True):
                 await local.cleanup()
 
 
@@ -252,7 +254,7 @@ async def tcp_site(app: web.Application, listen: str, server: Server) -> AsyncIt
         server.address = f"{host}:{bound[1]}"
         yield
     finally:
-        with anyio.move_on_after(2 * SHUTDOWN_SECONDS, shield=True):
+        with anyio.move_on_after(SHUTDOWN_ENDS_SECONDS, shield=True):
             await runner.cleanup()
 
 

@@ -12,7 +12,7 @@ BREAKS = str.maketrans({";": ",", "\n": " ", "\r": " "})
 
 
 def to_folded(tree: FrameTable) -> str:
-    """Write one line a path that has self time of half a microsecond or more."""
+    """Write one line a path whose self time rounds to a microsecond or more."""
     counts = np.rint(tree.self_seconds * 1e6).astype(np.int64)
     parents, functions = tree.path_parent.tolist(), tree.path_function.tolist()
     lines: list[str] = []

@@ -806,7 +806,6 @@ async def test_a_query_under_way_does_not_hold_up_the_end(engine: FakeEngine, sh
     await stream.aclose()
 
 
-@pytest.mark.xfail(strict=True, reason="aiohttp cancels a handler after twice its timeout, which we do not wait for")
 async def test_no_query_goes_on_after_the_end(engine: FakeEngine, short_tmp_path: Path) -> None:
     engine.held = anyio.Event()
     async with serving(engine, short_tmp_path, timeout_seconds=60) as running:

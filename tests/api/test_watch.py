@@ -232,7 +232,6 @@ async def close(engine: FakeEngine, *streams: ByteStream) -> None:
             await anyio.wait_all_tasks_blocked()
 
 
-@pytest.mark.xfail(strict=True, reason="each listener waits for two seconds, one after the other")
 async def test_open_streams_do_not_hold_up_the_end(engine: FakeEngine, short_tmp_path: Path) -> None:
     streams: list[ByteStream] = []
     async with serving(engine, short_tmp_path, listen="127.0.0.1:0", listen_api=True) as server:
@@ -246,7 +245,6 @@ async def test_open_streams_do_not_hold_up_the_end(engine: FakeEngine, short_tmp
     assert took < STOP_SECONDS
 
 
-@pytest.mark.xfail(strict=True, reason="aiohttp cancels a handler after twice its timeout, which we do not wait for")
 async def test_an_open_stream_ends_with_the_server(engine: FakeEngine, short_tmp_path: Path) -> None:
     async with serving(engine, short_tmp_path) as server:
         stream = await connect(server)
@@ -264,7 +262,6 @@ async def test_watching_is_only_reading(server: Server, method: str) -> None:
     assert (await ask(server, "/v1/watch", method))[0] == 405
 
 
-@pytest.mark.xfail(strict=True, reason="HEAD is answered by a stream that never ends, and takes its connection with it")
 async def test_asking_for_the_headers_alone_ends_at_once(engine: FakeEngine, server: Server) -> None:
     stream = await connect(server)
     try:

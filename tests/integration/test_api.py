@@ -50,6 +50,8 @@ WRONG = [
     ("/v1/stats/step", {"start": ["1", "2"]}, 400, "start"),
     ("/v1/stats/step", {"start": "1", "limt": "3"}, 400, "limt"),
     ("/v1/stats/time", {"start": "nan", "end": "1"}, 400, "start"),
+    ("/v1/stats/time", {"start": "1_000", "end": "2000"}, 400, "start"),
+    ("/v1/stats/time", {"start": "1", "end": "٢٠٠٠"}, 400, "end"),
     ("/v1/stats/time", {"start": "1", "end": "0"}, 400, "end"),
     ("/v1/stats/modes", {"start_mode": "train"}, 400, "end_mode"),
     ("/v1/stats/job-phases", {"format": "pstats"}, 400, "format"),
