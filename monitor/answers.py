@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from monitor.catalog import SeriesKey
 from monitor.profiles.columns import Floats, FunctionName, Ids
 from monitor.selection import Question
 from monitor.spans import JobPhaseName, PythonProfileModes, Span
@@ -46,12 +47,27 @@ class FrameTable:
 
     Attributes:
         self_seconds: shape (paths,); 0 for paths of other spans.
+        spans: how many sessions were merged.
+        from_seconds, to_seconds: earliest start and latest end of them, seconds since the epoch; None without spans.
     """
 
     names: Sequence[FunctionName]
     path_parent: Ids
     path_function: Ids
     self_seconds: Floats
+    spans: int
+    from_seconds: float | None
+    to_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseFrames:
+    """The merged call tree of one phase: of a training phase (two modes) or of a job phase."""
+
+    tree: FrameTable
+    start_mode: PythonProfileModes | None
+    end_mode: PythonProfileModes | None
+    job_phase: JobPhaseName | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +139,18 @@ class Engine(Protocol):
 
     async def frames(self, question: Question, scope: Scope) -> FrameTable:
         """Merge sampled call trees."""
+
+    def training_phase_frames(self, scope: Scope) -> list[PhaseFrames]:
+        """Merge the sampled trees of each pair of modes that has spans."""
+
+    def job_phase_frames(self, scope: Scope) -> list[PhaseFrames]:
+        """Merge the sampled trees of the three job phases."""
+
+    def chosen(self, question: Question, scope: Scope) -> list[SpanRow]:
+        """Describe the spans that a question selects, by (start time, node)."""
+
+    async def read_profile(self, series: SeriesKey, name: str) -> bytes | None:
+        """Read a span's data file from its source; None where there is no such span."""
 
     def profiles(self, scope: Scope, *, after: int, limit: int) -> list[SpanRow]:
         """List spans by (start time, node), from a position on."""

@@ -22,19 +22,22 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
+from monitor.answers import SpanRow
 from monitor.api.server import Server, open_server
 from monitor.budgets import Budgets
 from monitor.checkpoint import load_index
 from monitor.decoding import DecodePool, open_decode_pool
-from monitor.errors import ConfigError
+from monitor.errors import ConfigError, ReadError
 from monitor.index import Index
 from monitor.ingest import Ingest
+from monitor.layout import SpanKey
 from monitor.logs import configure_logging
 from monitor.metrics import MetricsPage
 from monitor.queries import Queries
+from monitor.reading import FileData, LocalFile, read_file
 from monitor.rows import SpanRows
 from monitor.settings import Settings, SourceSettings
-from monitor.sources.base import Source
+from monitor.sources.base import FileRef, Source
 from monitor.sources.local import LocalSource
 from monitor.status import Parts, readings_of, status_of
 from monitor.store import Store, open_store
@@ -98,6 +101,7 @@ class Daemon:
             store=store,
             watchers=self.watchers,
             refresh=self.refresh,
+            read=self.read_profile,
             status=lambda: status_of(self.parts(), time.time()),
             page=lambda: b"" if self.round is None else self.round.page.page(),
         )
@@ -144,6 +148,31 @@ class Daemon:
                     await current.ingest.refresh()
                     done = True
                 group.cancel_scope.cancel()
+
+    async def read_profile(self, row: SpanRow) -> bytes:
+        """Read the data file of a span from a source of its job.
+
+        Raises:
+            ReadError: it is gone, or must not be read.
+        """
+        current = self.round
+        key = SpanKey(framework=row.framework, profiler=row.profiler, node=row.node, span=row.name)
+        failure = ReadError(f"its job {row.job!r} is no longer watched", kind="missing")
+        for source in [] if current is None else current.sources:
+            if source.job != row.job:
+                continue
+            ref = FileRef(key=key, span=row.span, path=row.path)
+            (found,) = await source.read([ref], max_bytes=self.settings.ingest_max_file_bytes)
+            if isinstance(found, FileData):
+                return found.data
+            try:
+                if isinstance(found, LocalFile):
+                    read = partial(read_file, found, self.settings.ingest_max_file_bytes)
+                    return (await anyio.to_thread.run_sync(read, abandon_on_cancel=True)).data
+                failure = found
+            except ReadError as error:
+                failure = error
+        raise failure
 
     async def run(
         self, reload_settings: Callable[[], Settings], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED

@@ -54,6 +54,10 @@ class LayoutError(CorruptFile):
     """A name on disk that does not follow the layout; the reason says which part of which name."""
 
 
+class ForkedProcess(MonitorError):
+    """An object that lives on a thread was used in a forked child, where that thread does not exist."""
+
+
 class QueryError(MonitorError):
     """A client asked for something that cannot be answered.
 
@@ -77,3 +81,13 @@ class QueryError(MonitorError):
         self.parameter = parameter
         self.status = status
         self.code = code
+
+
+class ArgumentError(QueryError, ValueError):
+    """A Python caller passed an argument that cannot be meant; the message names it and what is allowed."""
+
+    def __init__(self, parameter: str, value: object, allowed: str) -> None:
+        shown = repr(value)
+        super().__init__(
+            f"{parameter}={shown if len(shown) <= 200 else shown[:197] + '…'}: {allowed}", parameter=parameter
+        )

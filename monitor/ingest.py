@@ -10,13 +10,14 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Protocol
 
 import anyio
 import numpy as np
 from anyio.abc import ObjectSendStream, TaskStatus
 
 from monitor.backlog import Backlog
-from monitor.catalog import CatalogMark, SeriesKey
+from monitor.catalog import Catalog, CatalogMark, SeriesKey
 from monitor.decoding import Decoded, DecodePool
 from monitor.errors import StoreError
 from monitor.index import Index
@@ -27,7 +28,6 @@ from monitor.reading import Version
 from monitor.retry import RetryBook, Trouble
 from monitor.rows import ProfileRows, SpanRows, columns_of, profile_rows
 from monitor.sources.base import FileRef, Source
-from monitor.store import Store
 
 logger = logging.getLogger("phasewatch.ingest")
 
@@ -96,6 +96,13 @@ class IngestStatistics:
     store_failures: int
 
 
+class Keeper(Protocol):
+    """Keeps the rows of profiles, and what the catalogue has got since the last batch."""
+
+    def commit(self, spans: SpanRows, profiles: ProfileRows, catalog: Catalog, since: CatalogMark) -> CatalogMark:
+        """Keep a batch, whole or not at all; raises StoreError where it may be tried again."""
+
+
 class Ingest:
     """The way of files into store and index.
 
@@ -114,7 +121,7 @@ class Ingest:
         *,
         sources: Sequence[Source],
         pool: DecodePool,
-        store: Store,
+        store: Keeper,
         index: Index,
         stored_mark: CatalogMark,
         on_stored: Callable[[SpanRows], None],
@@ -173,6 +180,11 @@ class Ingest:
     def stored_mark(self) -> CatalogMark:
         """How much of the catalogue is durable."""
         return self._mark
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is on its way, and nothing waits to be tried again."""
+        return not self._in_hand and not self._book.count_waiting()
 
     def troubles(self) -> tuple[list[Trouble[Item]], list[Trouble[Item]]]:
         """Return the files that are tried again, and those that are set aside."""

@@ -61,16 +61,9 @@ class ByStep:
 
     def mask(self, spans: SpanColumns) -> Mask:
         """Mark the spans that are meant."""
-        first = self.start_step
-        last = first if self.end_step is None else self.end_step
-        strictly_inside = (first < spans.start_step) & (last > spans.end_step)
-        inside = (first <= spans.start_step) & (last >= spans.end_step)
-        refused = np.zeros(len(inside), dtype=np.bool_)
-        if self.start_phase in (StepPhase.STEP_END, StepPhase.FORWARD_PASS_END):
-            refused |= (spans.start_step == first) & (spans.start_phase != self.start_phase.order)
-        if self.end_phase is StepPhase.STEP_START:
-            refused |= (spans.end_step == last) & (spans.end_phase != self.end_phase.order)
-        return marks((strictly_inside | (inside & ~refused)) & spans.between(self.mode, self.mode))
+        last = self.start_step if self.end_step is None else self.end_step
+        inside = in_step_interval(spans, self.start_step, last, self.start_phase, self.end_phase)
+        return marks(inside & spans.between(self.mode, self.mode))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +165,18 @@ class Everything:
 Question: TypeAlias = (
     ByStep | ByStepDocumented | ByTime | BetweenModes | PreStepZero | PostHookClose | JobPhase | Everything
 )
+
+
+def in_step_interval(spans: SpanColumns, first: int, last: int, start_phase: StepPhase, end_phase: StepPhase) -> Mask:
+    """Mark the spans that the original's `in_step_interval` takes, whatever their modes."""
+    strictly_inside = (first < spans.start_step) & (last > spans.end_step)
+    inside = (first <= spans.start_step) & (last >= spans.end_step)
+    refused = np.zeros(len(inside), dtype=np.bool_)
+    if start_phase in (StepPhase.STEP_END, StepPhase.FORWARD_PASS_END):
+        refused |= (spans.start_step == first) & (spans.start_phase != start_phase.order)
+    if end_phase is StepPhase.STEP_START:
+        refused |= (spans.end_step == last) & (spans.end_phase != end_phase.order)
+    return marks(strictly_inside | (inside & ~refused))
 
 
 def marks(values: npt.ArrayLike) -> Mask:

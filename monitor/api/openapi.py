@@ -21,8 +21,8 @@ ERRORS = {
 
 def openapi_document() -> dict[str, Any]:
     """Return the document, ready for JSON."""
-    structs = [route.answer for route in ROUTES if route.answer is not None]
-    kinds = [*structs, ErrorAnswer, ProfileAnswer, DroppedEvent]
+    structs = [kind for route in ROUTES for kind in (route.answer, *route.more) if kind is not None]
+    kinds = [*dict.fromkeys([*structs, ErrorAnswer, ProfileAnswer, DroppedEvent])]
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     by_struct = dict(zip(kinds, schemas, strict=True))
     error = {"application/json": {"schema": by_struct[ErrorAnswer]}}
@@ -45,10 +45,13 @@ def openapi_document() -> dict[str, Any]:
 
 def operation(route: Route, by_struct: dict[Any, Any], error: dict[str, Any]) -> dict[str, Any]:
     """Describe one route."""
-    schema = {"type": "object"} if route.answer is None else by_struct[route.answer]
+    kinds = [by_struct[kind] for kind in (route.answer, *route.more) if kind is not None]
+    schema = {"anyOf": kinds} if len(kinds) > 1 else kinds[0] if kinds else {"type": "object"}
     content: dict[str, Any] = {"application/json": {"schema": schema}}
+    if route.path == "/v1/profile":
+        content = {"application/octet-stream": {}}
     if any(parameter.name == "format" for parameter in route.parameters):
-        content |= {"text/csv": {}, "application/octet-stream": {}, "text/plain": {}}
+        content |= {"text/csv": {}, "application/octet-stream": {}, "text/plain": {}, "text/html": {}}
     return {
         "summary": route.summary,
         "operationId": route.path.removeprefix("/v1/").replace("/", "_").replace("-", "_"),

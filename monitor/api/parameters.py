@@ -6,7 +6,7 @@ import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, TypeVar, get_args
 
 from monitor.answers import Scope
 from monitor.errors import LayoutError, QueryError
@@ -22,9 +22,11 @@ from monitor.selection import (
 from monitor.spans import JOB_PHASES, LARGEST_STEP, MODES_BY_WORD, PHASES_BY_WORD, PythonProfileModes, StepPhase
 from monitor.tables import SORT_KEYS, SortKey
 
-Format: TypeAlias = Literal["json", "csv", "pstats", "folded"]
+Format: TypeAlias = Literal["json", "csv", "pstats", "profiles", "tree", "folded", "speedscope", "html"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-LATER_FORMATS = ("speedscope", "html")
+TREE_FORMATS: tuple[Format, ...] = ("tree", "folded", "speedscope", "html")
+"""These show call trees, which only a sampler records."""
+PHASE_FORMATS: tuple[Format, ...] = ("json", "csv", "pstats", "tree")
 LARGEST_PAGE = 10_000
 
 
@@ -92,16 +94,14 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 def output_format(text: str) -> str:
     """Read a format."""
-    if text in LATER_FORMATS:
-        raise ValueError(f"{text} is not available in this version; use one of {', '.join(FORMATS)}")
     return one_of(*FORMATS)(text)
 
 
 def table_format(text: str) -> str:
     """Read a format that can hold phases."""
-    if text == "folded":
-        raise ValueError("is for stats/modes and the other questions about spans, with profiler=pyinstrument")
-    return output_format(text)
+    if text in FORMATS and text not in PHASE_FORMATS:
+        raise ValueError(f"holds no phases: use {', '.join(PHASE_FORMATS)}, or stats/modes and the other questions")
+    return one_of(*PHASE_FORMATS)(text)
 
 
 def switch(text: str) -> bool:
@@ -179,13 +179,14 @@ FORMAT = Parameter(
     name="format",
     read=output_format,
     schema=words_schema(FORMATS, "json"),
-    help="pstats loads in pstats.Stats, snakeviz and gprof2dot; folded is for pyinstrument only.",
+    help="pstats loads in pstats.Stats, snakeviz and gprof2dot; profiles lists the spans; tree, folded, speedscope and "
+    "html (an interactive page) show merged call trees and are for profiler=pyinstrument.",
 )
 PHASE_FORMAT = replace(
     FORMAT,
     read=table_format,
-    schema=words_schema(FORMATS[:-1], "json"),
-    help="pstats holds one phase: pick one.",
+    schema=words_schema(PHASE_FORMATS, "json"),
+    help="pstats holds one phase: pick one; tree is for profiler=pyinstrument.",
 )
 TABLE = (CALLERS, SORT, LIMIT, FORMAT)
 PHASE_TABLE = (CALLERS, SORT, LIMIT, PHASE_FORMAT)
@@ -220,6 +221,13 @@ MODES = (
 BOTH_MODES = tuple(replace(parameter, required=True) for parameter in MODES)
 JOB_PHASE = Parameter(
     name="job_phase", read=one_of(*JOB_PHASES), schema=words_schema(JOB_PHASES), help="Only this job phase."
+)
+ONE_SPAN = (
+    replace(JOB, repeated=False, required=True, help="Its job."),
+    replace(FRAMEWORK, repeated=False, required=True, help="Its framework."),
+    replace(PROFILER, required=True, help="Its profiler."),
+    replace(NODE, repeated=False, required=True, help="Its node."),
+    Parameter(name="span", read=name, schema=TEXT, help="The name of its folder.", required=True),
 )
 PAGE = (
     Parameter(
@@ -265,9 +273,22 @@ class Values:
             raise QueryError(f"{key} is missing: {what}", parameter=key)
         return self._values[key][0]
 
+    def text(self, key: str) -> str:
+        """Return a text that must be given."""
+        return str(self.need(key, "which one"))
+
     def all(self, key: str) -> tuple[str, ...]:
         """Return a repeated parameter."""
         return tuple(str(value) for value in self._values.get(key, ()))
+
+
+PhaseT = TypeVar("PhaseT")
+
+
+def picked(phases: Sequence[PhaseT], values: Values, *names: str) -> list[PhaseT]:
+    """Leave out the phases that the parameters of these names do not mean."""
+    wanted = {name: values.get(name) for name in names if values.get(name) is not None}
+    return [phase for phase in phases if all(getattr(phase, name) == value for name, value in wanted.items())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,8 +318,8 @@ def scope_of(values: Values, default_profiler: str | None) -> Scope:
 def rendering_of(values: Values, scope: Scope) -> Rendering:
     """Read how the answer is shown."""
     chosen: Format = values.get("format", "json")  # type: ignore[assignment]
-    if chosen == "folded" and scope.profiler != "pyinstrument":
-        raise QueryError("format=folded needs call trees: add profiler=pyinstrument", parameter="format")
+    if chosen in TREE_FORMATS and scope.profiler != "pyinstrument":
+        raise QueryError(f"format={chosen} needs call trees: add profiler=pyinstrument", parameter="format")
     if chosen == "pstats" and scope.profiler != "cprofile":
         raise QueryError(
             "format=pstats needs call counts, which pyinstrument has not: use json or csv", parameter="format"

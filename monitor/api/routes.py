@@ -10,26 +10,34 @@ from typing import Any, TypeAlias
 import anyio
 import msgspec
 
-from monitor.answers import ANY_NODE, Engine, PhaseStats, Scope
+from monitor.answers import ANY_NODE, Engine, FrameTable, PhaseFrames, PhaseStats, Scope, SpanRow
 from monitor.api import parameters as p
 from monitor.api.schema import (
     JobPhasesAnswer,
+    JobPhaseTrees,
     JobsAnswer,
     NodesAnswer,
     ProfilesAnswer,
     StatsAnswer,
     TrainingPhasesAnswer,
+    TrainingPhaseTrees,
+    TreeAnswer,
     job_answer,
     job_phase_answer,
     node_answer,
+    phase_trees,
     profile_answer,
     stats_answer,
     training_phase_answer,
+    tree_answer,
 )
-from monitor.errors import QueryError
+from monitor.catalog import SeriesKey
+from monitor.errors import QueryError, ReadError
 from monitor.exports.csv import to_csv
+from monitor.exports.flame import to_html, to_speedscope
 from monitor.exports.folded import to_folded
 from monitor.exports.pstats import to_pstats
+from monitor.layout import data_file
 from monitor.selection import Question
 from monitor.tables import StatsTable, sort_table
 
@@ -55,6 +63,7 @@ class Route:
 
     Attributes:
         answer: the struct that describes its JSON, or None where it is free (status) or no JSON.
+        more: the structs of its JSON in other formats than the default one.
     """
 
     path: str
@@ -62,6 +71,7 @@ class Route:
     parameters: Sequence[p.Parameter]
     handler: Handler
     answer: type[msgspec.Struct] | None
+    more: Sequence[type[msgspec.Struct]] = ()
 
 
 # -- handlers ----------------------------------------------------------------------------------------------------------
@@ -73,10 +83,11 @@ async def answer_stats(engine: Engine, values: p.Values, read: Callable[[p.Value
     scope = p.scope_of(values, "cprofile")
     shown = p.rendering_of(values, scope)
     await prepare(engine, values, scope)
-    if shown.format == "folded":
+    if shown.format == "profiles":
+        return await off_loop(partial(render_spans, engine.chosen(question, scope)), SMALL_ROWS)
+    if shown.format in p.TREE_FORMATS:
         tree = await engine.frames(question, scope)
-        folded = await anyio.to_thread.run_sync(to_folded, tree, abandon_on_cancel=True)
-        return Reply(body=folded.encode(), content_type="text/plain; charset=utf-8", file_name=f"{name}.folded")
+        return await anyio.to_thread.run_sync(render_tree, tree, shown.format, name, abandon_on_cancel=True)
     table = await engine.stats(question, scope, callers=shown.callers)
     return await off_loop(partial(render_table, table, shown, name), rows_in(table))
 
@@ -85,12 +96,10 @@ async def answer_training_phases(engine: Engine, values: p.Values) -> Reply:
     """Answer with one table for each pair of modes."""
     scope, shown = p.scope_of(values, "cprofile"), p.rendering_of(values, p.scope_of(values, "cprofile"))
     await prepare(engine, values, scope)
-    phases = [
-        phase
-        for phase in await engine.training_phases(scope, callers=shown.callers)
-        if values.get("start_mode", phase.start_mode) == phase.start_mode
-        and values.get("end_mode", phase.end_mode) == phase.end_mode
-    ]
+    if shown.format == "tree":
+        return await render_phase_trees(p.picked(engine.training_phase_frames(scope), values, "start_mode", "end_mode"))
+    found = await engine.training_phases(scope, callers=shown.callers)
+    phases = p.picked(found, values, "start_mode", "end_mode")
     picked = values.get("start_mode") is not None and values.get("end_mode") is not None
     return await answer_phases(phases, shown, picked=picked, pick="start_mode and end_mode", name="training-phases")
 
@@ -99,11 +108,9 @@ async def answer_job_phases(engine: Engine, values: p.Values) -> Reply:
     """Answer with one table for each job phase."""
     scope, shown = p.scope_of(values, "cprofile"), p.rendering_of(values, p.scope_of(values, "cprofile"))
     await prepare(engine, values, scope)
-    phases = [
-        phase
-        for phase in await engine.job_phases(scope, callers=shown.callers)
-        if values.get("job_phase", phase.job_phase) == phase.job_phase
-    ]
+    if shown.format == "tree":
+        return await render_phase_trees(p.picked(engine.job_phase_frames(scope), values, "job_phase"))
+    phases = p.picked(await engine.job_phases(scope, callers=shown.callers), values, "job_phase")
     picked = values.get("job_phase") is not None
     return await answer_phases(phases, shown, picked=picked, pick="job_phase", name="job-phases")
 
@@ -146,6 +153,26 @@ async def answer_jobs(engine: Engine, values: p.Values) -> Reply:
 async def answer_status(engine: Engine, values: p.Values) -> Reply:
     """Tell how the daemon does."""
     return Reply(body=msgspec.json.encode(engine.status()))
+
+
+async def answer_profile(engine: Engine, values: p.Values) -> Reply:
+    """Give a span's data file as it is in its source."""
+    series = SeriesKey(
+        job=values.text("job"),
+        framework=values.text("framework"),
+        profiler=values.text("profiler"),
+        node=values.text("node"),
+    )
+    name = values.text("span")
+    try:
+        data = await engine.read_profile(series, name)
+    except ReadError as error:
+        message = f"the data file of span {p.shortened(name)} {error.reason}"
+        raise QueryError(message, parameter="span", status=404, code="not_found") from error
+    if data is None:
+        message = f"there is no span {p.shortened(name)} of this job, framework, profiler and node"
+        raise QueryError(message, parameter="span", status=404, code="not_found")
+    return Reply(body=data, content_type="application/octet-stream", file_name=data_file(series.profiler))
 
 
 # -- shared ------------------------------------------------------------------------------------------------------------
@@ -193,6 +220,30 @@ def render_table(table: StatsTable, shown: p.Rendering, name: str) -> Reply:
     return Reply(body=msgspec.json.encode(stats_answer(ordered)))
 
 
+def render_spans(rows: list[SpanRow]) -> Reply:
+    """Show spans."""
+    return Reply(body=msgspec.json.encode(ProfilesAnswer(profiles=[profile_answer(row) for row in rows], next=None)))
+
+
+def render_tree(tree: FrameTable, form: p.Format, name: str) -> Reply:
+    """Show one call tree."""
+    if form == "folded":
+        text = to_folded(tree)
+        return Reply(body=text.encode(), content_type="text/plain; charset=utf-8", file_name=f"{name}.folded")
+    title = f"phasewatch {name}"
+    if form == "html":
+        return Reply(body=to_html(tree, title).encode(), content_type="text/html; charset=utf-8")
+    if form == "speedscope":
+        return Reply(body=to_speedscope(tree, title).encode(), file_name=f"{name}.speedscope.json")
+    return Reply(body=msgspec.json.encode(tree_answer(tree)))
+
+
+async def render_phase_trees(phases: list[PhaseFrames]) -> Reply:
+    """Show the call trees of phases."""
+    answer = await anyio.to_thread.run_sync(phase_trees, phases, abandon_on_cancel=True)
+    return Reply(body=msgspec.json.encode(answer))
+
+
 def render_phases(phases: list[PhaseStats], shown: p.Rendering, name: str) -> Reply:
     """Show several tables."""
     ordered = [
@@ -233,6 +284,7 @@ def stats_route(name: str, summary: str, own: Sequence[p.Parameter], read: Calla
         parameters=(*own, *p.SCOPE, *p.TABLE),
         handler=partial(answer_stats, read=read, name=name),
         answer=StatsAnswer,
+        more=(ProfilesAnswer, TreeAnswer),
     )
 
 
@@ -247,6 +299,13 @@ ROUTES = (
         handler=answer_profiles,
         answer=ProfilesAnswer,
     ),
+    Route(
+        path="/v1/profile",
+        summary="The data file of one span.",
+        parameters=p.ONE_SPAN,
+        handler=answer_profile,
+        answer=None,
+    ),
     stats_route("step", "Functions of a range of steps.", p.STEP_RANGE, p.step_question),
     stats_route("time", "Functions of a range of time.", p.TIME_RANGE, p.time_question),
     stats_route("modes", "Functions between two modes.", p.BOTH_MODES, p.modes_question),
@@ -258,6 +317,7 @@ ROUTES = (
         parameters=(*p.MODES, *p.SCOPE, *p.PHASE_TABLE),
         handler=answer_training_phases,
         answer=TrainingPhasesAnswer,
+        more=(TrainingPhaseTrees,),
     ),
     Route(
         path="/v1/stats/job-phases",
@@ -265,6 +325,7 @@ ROUTES = (
         parameters=(p.JOB_PHASE, *p.SCOPE, *p.PHASE_TABLE),
         handler=answer_job_phases,
         answer=JobPhasesAnswer,
+        more=(JobPhaseTrees,),
     ),
 )
 

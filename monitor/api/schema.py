@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from monitor.answers import JobRow, NodeRow, PhaseStats, SpanRow
+from monitor.answers import FrameTable, JobRow, NodeRow, PhaseFrames, PhaseStats, SpanRow
 from monitor.tables import FunctionRow, StatsTable, function_rows
+from monitor.trees import present_paths
 
 
 class StatsAnswer(msgspec.Struct, frozen=True):
@@ -67,6 +70,50 @@ class ProfileAnswer(msgspec.Struct, frozen=True):
     end_phase: str
     end_time_since_epoch_in_micros: float
     stats_path: str
+
+
+class FrameRow(msgspec.Struct, frozen=True):
+    """One path of a call tree: a function called from the path at position `parent`, null for a root."""
+
+    parent: int | None
+    file: str
+    line: int
+    name: str
+    self_seconds: float
+
+
+class TreeAnswer(msgspec.Struct, frozen=True):
+    """The merged call tree of the sessions that a question selects; parents stand before their children."""
+
+    spans: int
+    from_: float | None = msgspec.field(name="from")
+    to: float | None
+    frames: list[FrameRow]
+
+
+class TrainingPhaseTree(TreeAnswer, frozen=True):
+    """The merged call tree of one training phase."""
+
+    start_mode: str
+    end_mode: str
+
+
+class JobPhaseTree(TreeAnswer, frozen=True):
+    """The merged call tree of one job phase."""
+
+    job_phase: str
+
+
+class TrainingPhaseTrees(msgspec.Struct, frozen=True):
+    """The merged call trees of all training phases that have sessions."""
+
+    phases: list[TrainingPhaseTree]
+
+
+class JobPhaseTrees(msgspec.Struct, frozen=True):
+    """The merged call trees of the three job phases."""
+
+    phases: list[JobPhaseTree]
 
 
 class ProfilesAnswer(msgspec.Struct, frozen=True):
@@ -157,6 +204,36 @@ def job_phase_answer(stats: PhaseStats) -> JobPhaseAnswer:
         raise TypeError("not a job phase")
     table = stats.table
     return JobPhaseAnswer(table.spans, table.from_seconds, table.to_seconds, function_rows(table), stats.job_phase)
+
+
+def frame_rows(tree: FrameTable) -> list[FrameRow]:
+    """Show the paths of a tree that hold time, numbered anew."""
+    places: dict[int, int] = {}
+    rows: list[FrameRow] = []
+    for path in present_paths(tree):
+        places[path] = len(rows)
+        name = tree.names[int(tree.path_function[path])]
+        rows.append(FrameRow(places.get(int(tree.path_parent[path])), *name, float(tree.self_seconds[path])))
+    return rows
+
+
+def tree_answer(tree: FrameTable) -> TreeAnswer:
+    """Show a call tree."""
+    return TreeAnswer(tree.spans, tree.from_seconds, tree.to_seconds, frame_rows(tree))
+
+
+def phase_trees(phases: Sequence[PhaseFrames]) -> TrainingPhaseTrees | JobPhaseTrees:
+    """Show the call trees of training phases, or of job phases."""
+    by_mode: list[TrainingPhaseTree] = []
+    by_job: list[JobPhaseTree] = []
+    for phase in phases:
+        tree = phase.tree
+        shown = (tree.spans, tree.from_seconds, tree.to_seconds, frame_rows(tree))
+        if phase.start_mode is not None and phase.end_mode is not None:
+            by_mode.append(TrainingPhaseTree(*shown, phase.start_mode.word, phase.end_mode.word))
+        elif phase.job_phase is not None:
+            by_job.append(JobPhaseTree(*shown, phase.job_phase))
+    return JobPhaseTrees(by_job) if by_job else TrainingPhaseTrees(by_mode)
 
 
 def profile_answer(row: SpanRow) -> ProfileAnswer:

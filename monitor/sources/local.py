@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, time
 from typing import TYPE_CHECKING
 
 import anyio
@@ -114,6 +114,13 @@ class LocalSource:
         self._wake.set()
         await done.wait()
 
+    def unchanged(self) -> bool:
+        """Tell, at the price of one look at each folder above the spans, that a poll would find nothing.
+
+        Only for whoever knows that no poll is under way: the walker is not for two threads at a time.
+        """
+        return monotonic() < self._next_full_scan and self._walker.holds()
+
     async def read(self, refs: Sequence[FileRef], *, max_bytes: int) -> list[Readable]:
         """Name data files, in the order given; decoders open them."""
         return [LocalFile(ref.path, self._walker.root_path) for ref in refs]
@@ -155,7 +162,7 @@ class LocalSource:
             if monotonic() >= self._next_full_scan:
                 await anyio.to_thread.run_sync(self._walker.distrust)
                 self._next_full_scan = float("inf")
-            scan = self._walker.scan(monotonic(), watched=self._events_active, everything=everything)
+            scan = self._walker.scan(monotonic(), wall=time(), watched=self._events_active, everything=everything)
             while await anyio.to_thread.run_sync(self._collect, scan):
                 await self._hand_over()
             await self._hand_over()

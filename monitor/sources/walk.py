@@ -25,6 +25,9 @@ from monitor.spans import parse_legacy_name, parse_span_name
 logger = logging.getLogger("phasewatch.source")
 
 TRUST_SECONDS = 2.0
+OLD_SECONDS = 60.0
+"""A gate whose time is older than this by the local clock is trusted at once: clocks of file systems differ by less,
+and a full scan finds what they hid after all."""
 DEEPEST = 8
 LONGEST_PAUSE_SECONDS = 30.0
 LISTING_SHARE = 0.2
@@ -78,6 +81,7 @@ class Walker:
         self._root: Folder | None = None
         self._by_path: dict[str, Folder] = {}
         self._refused: set[str] = set()
+        self._wall = float("-inf")
         self.available = False
         self.spans_seen = self.ignored_names = self.refused_links = self.unreadable_folders = 0
         self.listings = 0
@@ -85,14 +89,18 @@ class Walker:
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
-    def scan(self, now: float, *, watched: bool = False, everything: bool = False) -> Iterator[list[FileRef]]:
+    def scan(
+        self, now: float, *, wall: float = float("-inf"), watched: bool = False, everything: bool = False
+    ) -> Iterator[list[FileRef]]:
         """Give the new spans of each folder that has changed.
 
         Args:
             now: monotonic seconds.
+            wall: seconds since the epoch, to tell an old gate by.
             watched: events name new entries, so that busy folders may be listed rarely.
             everything: list each folder whose gate does not hold, however recently it was listed.
         """
+        self._wall = wall
         root = self._current_root()
         if root is None:
             return
@@ -111,6 +119,20 @@ class Walker:
                     waiting.appendleft(below)
                 else:
                     waiting.append(below)
+
+    def holds(self) -> bool:
+        """Tell, by looking at the gates only, that a scan would find nothing new."""
+        if self._root is None:
+            return False
+        for path, folder in self._by_path.items():
+            try:
+                status = os.stat(path)  # noqa: PTH116 - this is the whole cost of a question that finds nothing new
+            except OSError:
+                return False
+            shut = folder.settled and not folder.undecided and status.st_mtime_ns == folder.modified_ns
+            if not shut or (status.st_dev, status.st_ino) != folder.identity:
+                return False
+        return True
 
     def distrust(self) -> None:
         """Let the next scan list every folder: a full scan catches what gates may have missed."""
@@ -224,7 +246,8 @@ class Walker:
             known &= names
         for gone in folder.folders.keys() - names:
             del folder.folders[gone]
-        folder.settled = now - folder.first_seen >= TRUST_SECONDS
+        old = self._wall - folder.modified_ns / 1e9 >= OLD_SECONDS
+        folder.settled = old or now - folder.first_seen >= TRUST_SECONDS
         folder.pause = min(2 * folder.pause, LONGEST_PAUSE_SECONDS) if folder.undecided else 0.5
         folder.look_again = now + folder.pause if folder.undecided else float("inf")
         folder.listed = now

@@ -1,0 +1,75 @@
+"""What the notebook classes need of whatever answers them: a folder, a bucket or a running daemon. Records and one
+protocol, no behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from monitor.answers import FrameTable, PhaseFrames, PhaseStats, Scope, SpanRow
+from monitor.selection import Question
+from monitor.tables import StatsTable
+
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selected:
+    """The spans that a question selected, one at least; adding them up is put off until somebody looks.
+
+    Attributes:
+        table: adds up the functions. tree: merges the sampled call trees.
+        rows: describes the spans, by (start time, node).
+    """
+
+    spans: int
+    table: Callable[[], StatsTable]
+    tree: Callable[[], FrameTable]
+    rows: Callable[[], list[SpanRow]]
+
+
+def always(value: ValueT) -> Callable[[], ValueT]:
+    """Return what gives a value that is there already."""
+    return lambda: value
+
+
+class Answering(Protocol):
+    """Answers questions about profiles. Every method blocks; none may be called on an event loop's own thread that it
+    needs itself."""
+
+    def refresh(self) -> None:
+        """Take in what is new."""
+
+    def select(self, question: Question, scope: Scope) -> Selected | None:
+        """Find the spans that a question selects; None where there are none."""
+
+    def training_phases(self, scope: Scope) -> list[PhaseStats]:
+        """Add up each pair of modes that has spans."""
+
+    def job_phases(self, scope: Scope) -> list[PhaseStats]:
+        """Add up the three job phases."""
+
+    def training_phase_frames(self, scope: Scope) -> list[PhaseFrames]:
+        """Merge the sampled trees of each pair of modes that has spans."""
+
+    def job_phase_frames(self, scope: Scope) -> list[PhaseFrames]:
+        """Merge the sampled trees of the three job phases."""
+
+    def profiles(self, scope: Scope) -> list[SpanRow]:
+        """List all spans, by (start time, node)."""
+
+    def version(self) -> object:
+        """Return something that differs when a list of spans would; None where that cannot be told."""
+
+    def nodes(self, scope: Scope) -> list[str]:
+        """List the nodes that have spans, sorted."""
+
+    def read(self, row: SpanRow) -> bytes:
+        """Read a span's data file."""
+
+    def page(self, row: SpanRow) -> str:
+        """Return where the picture of a sampled session lies on this machine."""
+
+    def close(self) -> None:
+        """Give back threads and processes; later calls are refused."""

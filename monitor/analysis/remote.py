@@ -1,0 +1,361 @@
+"""Answers from a running daemon, over its query socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from monitor.analysis.answering import Selected, always
+from monitor.answers import ANY_NODE, FrameTable, PhaseFrames, PhaseStats, Scope, SpanRow
+from monitor.api.schema import (
+    JobPhaseTrees,
+    ProfileAnswer,
+    ProfilesAnswer,
+    StatsAnswer,
+    TrainingPhaseTrees,
+    TreeAnswer,
+)
+from monitor.client import Client, Word
+from monitor.errors import ArgumentError, MonitorError, QueryError, SourceUnavailable
+from monitor.layout import HTML_FILE
+from monitor.profiles.columns import NO_PARENT, FunctionName
+from monitor.selection import (
+    NO_END_STEP,
+    BetweenModes,
+    ByStep,
+    ByStepDocumented,
+    ByTime,
+    PostHookClose,
+    PreStepZero,
+    Question,
+)
+from monitor.spans import JOB_PHASES, LARGEST_STEP, PythonProfileModes, parse_any_name
+from monitor.tables import CallerTable, FunctionRow, Measures, StatsTable
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+PAGE_SPANS = 10_000
+MOST_TRIES = 5
+TIMEOUT_SECONDS = 600.0
+"""A first question after the daemon's start may have to wait until it has caught up."""
+
+
+class DaemonAnswers:
+    """Answers from the daemon behind a socket.
+
+    Args:
+        job: which job; may be left out where the daemon has one.
+
+    Raises:
+        SourceUnavailable: nobody listens there. ArgumentError: the daemon has no such job, or several.
+    """
+
+    def __init__(self, socket: str | Path, job: str | None) -> None:
+        self._socket = Path(socket).expanduser()
+        self._client = Client(self._socket, timeout_seconds=TIMEOUT_SECONDS)
+        self._wanted = job
+        self._job = ""
+        self._closed = False
+        self._choose_job()
+
+    def refresh(self) -> None:
+        """Have the daemon poll its sources and wait until what they found is stored."""
+        self._choose_job(fresh=True)
+
+    def select(self, question: Question, scope: Scope) -> Selected | None:
+        """Find the spans that a question selects. All is asked at once: a daemon's answers move on."""
+        if not self._job:
+            return None
+        if scope.profiler is None:
+            return self._select_files(question, scope)
+        path, words = request_of(question)
+        words |= self._words(scope)
+        for _ in range(MOST_TRIES):
+            answer = self._ask(StatsAnswer, path, callers=True, **words)
+            if answer is None or not answer.spans:
+                return None
+            table = table_of_answer(answer, counts_calls=scope.profiler != "pyinstrument")
+            if scope.profiler != "pyinstrument":
+                later = partial(self._rows, path, words)
+                return Selected(spans=answer.spans, table=always(table), tree=no_tree, rows=later)
+            rows = self._rows(path, words)
+            tree = self._ask(TreeAnswer, path, format="tree", **words)
+            if tree is not None and answer.spans == tree.spans == len(rows):
+                return Selected(
+                    spans=len(rows), table=always(table), tree=always(tree_of_answer(tree)), rows=always(rows)
+                )
+        raise SourceUnavailable(f"the daemon on {self._socket} stored new profiles between all tries; try again")
+
+    def training_phases(self, scope: Scope) -> list[PhaseStats]:
+        """Add up each pair of modes that has spans."""
+        answer = self._phases(lambda words: self._client.training_phases(callers=True, **words), scope)
+        counts = scope.profiler != "pyinstrument"
+        return [
+            PhaseStats(
+                table=table_of_answer(phase, counts_calls=counts),
+                start_mode=PythonProfileModes.from_word(phase.start_mode),
+                end_mode=PythonProfileModes.from_word(phase.end_mode),
+                job_phase=None,
+            )
+            for phase in (answer.phases if answer is not None else [])
+        ]
+
+    def job_phases(self, scope: Scope) -> list[PhaseStats]:
+        """Add up the three job phases."""
+        answer = self._phases(lambda words: self._client.job_phases(callers=True, **words), scope)
+        counts = scope.profiler != "pyinstrument"
+        return [
+            PhaseStats(
+                table=table_of_answer(phase, counts_calls=counts), start_mode=None, end_mode=None, job_phase=name
+            )
+            for phase, name in zip(answer.phases if answer is not None else [], JOB_PHASES, strict=False)
+        ]
+
+    def training_phase_frames(self, scope: Scope) -> list[PhaseFrames]:
+        """Merge the sampled trees of each pair of modes that has spans."""
+        words = self._words(scope)
+        answer = self._ask(TrainingPhaseTrees, "/v1/stats/training-phases", format="tree", **words)
+        return [
+            PhaseFrames(
+                tree=tree_of_answer(phase),
+                start_mode=PythonProfileModes.from_word(phase.start_mode),
+                end_mode=PythonProfileModes.from_word(phase.end_mode),
+                job_phase=None,
+            )
+            for phase in (answer.phases if answer is not None else [])
+        ]
+
+    def job_phase_frames(self, scope: Scope) -> list[PhaseFrames]:
+        """Merge the sampled trees of the three job phases."""
+        answer = self._ask(JobPhaseTrees, "/v1/stats/job-phases", format="tree", **self._words(scope))
+        return [
+            PhaseFrames(tree=tree_of_answer(phase), start_mode=None, end_mode=None, job_phase=name)
+            for phase, name in zip(answer.phases if answer is not None else [], JOB_PHASES, strict=False)
+        ]
+
+    def profiles(self, scope: Scope) -> list[SpanRow]:
+        """List all spans, by (start time, node)."""
+        rows: list[SpanRow] = []
+        after: int | None = 0
+        while after is not None and self._job:
+            page = self._ask(ProfilesAnswer, "/v1/profiles", after=after, limit=PAGE_SPANS, **self._words(scope))
+            if page is None:
+                break
+            rows.extend(row_of(profile) for profile in page.profiles)
+            after = page.next
+        return rows
+
+    def version(self) -> object:
+        """Return nothing: the daemon's lists change at any time."""
+        return None
+
+    def nodes(self, scope: Scope) -> list[str]:
+        """List the nodes that have spans, sorted."""
+        if not self._job:
+            return []
+        self._refuse_closed()
+        return sorted({row.node for row in self._client.nodes(**self._words(scope)).nodes})
+
+    def read(self, row: SpanRow) -> bytes:
+        """Read a span's data file through the daemon."""
+        self._refuse_closed()
+        words = {"job": row.job, "framework": row.framework, "profiler": row.profiler, "node": row.node}
+        return self._client.raw("/v1/profile", span=row.name, **words)[1]
+
+    def page(self, row: SpanRow) -> str:
+        """Return where the picture of a session lies, on the daemon's machine: beside its data."""
+        return str(Path(row.path).with_name(HTML_FILE))
+
+    def close(self) -> None:
+        """Refuse later calls."""
+        self._closed = True
+
+    def __repr__(self) -> str:
+        return f"{self._socket} (job {self._job or 'none yet'})"
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _choose_job(self, *, fresh: bool = False) -> None:
+        """Look which jobs there are, and take the wanted or the only one."""
+        self._refuse_closed()
+        try:
+            jobs = [job.job for job in self._client.jobs(fresh=fresh).jobs]
+        except SourceUnavailable as error:
+            raise SourceUnavailable(f"socket={str(self._socket)!r}: {error}") from error
+        if self._job or not jobs:
+            return
+        if self._wanted is None and len(jobs) > 1:
+            raise ArgumentError("job", None, f"the daemon has several jobs; give one of {', '.join(jobs)}")
+        if self._wanted is not None and self._wanted not in jobs:
+            raise ArgumentError("job", self._wanted, f"the daemon has no such job; it has {', '.join(jobs)}")
+        self._job = self._wanted or jobs[0]
+
+    def _select_files(self, question: Question, scope: Scope) -> Selected | None:
+        """Select spans of both profilers, which have no common sums."""
+        nodes = scope.nodes
+        if nodes == ANY_NODE:
+            first = self._ask(ProfilesAnswer, "/v1/profiles", limit=1, job=self._job)
+            nodes = tuple(profile.node_id for profile in first.profiles) if first is not None else ()
+        path, words = request_of(question)
+        rows: list[SpanRow] = []
+        for profiler in ("cprofile", "pyinstrument"):
+            rows += self._rows(path, words | self._words(Scope(profiler=profiler, nodes=nodes)))
+        rows.sort(key=lambda row: (row.span.start.time_us, row.node))
+        return Selected(spans=len(rows), table=no_table, tree=no_tree, rows=always(rows)) if rows else None
+
+    def _rows(self, path: str, words: dict[str, Word]) -> list[SpanRow]:
+        answer = self._ask(ProfilesAnswer, path, format="profiles", **words)
+        return [] if answer is None else [row_of(profile) for profile in answer.profiles]
+
+    def _phases(self, ask: Callable[[dict[str, Word]], StructT], scope: Scope) -> StructT | None:
+        self._refuse_closed()
+        if not self._job:
+            return None
+        try:
+            return ask(self._words(scope))
+        except QueryError as error:
+            raise_unless_unknown(error)
+            return None
+
+    def _ask(self, kind: type[StructT], path: str, **words: Word) -> StructT | None:
+        """Ask, and decode; None where the node or the job has no profiles."""
+        self._refuse_closed()
+        try:
+            return msgspec.json.decode(self._client.raw(path, **words)[1], type=kind)
+        except QueryError as error:
+            raise_unless_unknown(error)
+            return None
+
+    def _words(self, scope: Scope) -> dict[str, Word]:
+        return {"job": self._job or None, "profiler": scope.profiler, "node": scope.nodes}
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise MonitorError("this analysis was closed: make a new one")
+
+
+def raise_unless_unknown(error: QueryError) -> None:
+    """Take the refusal of an unknown node for an empty answer, as the original does."""
+    if error.code != "not_found":
+        raise error
+
+
+def no_table() -> StatsTable:
+    """Refuse to add up spans of different profilers."""
+    raise MonitorError("counted calls and samples cannot be added up: use cProfileAnalysis or PyinstrumentAnalysis")
+
+
+def no_tree() -> FrameTable:
+    """Refuse to draw a tree of counted calls."""
+    raise MonitorError("cProfile records no call trees: use PyinstrumentAnalysis")
+
+
+def request_of(question: Question) -> tuple[str, dict[str, Word]]:
+    """Return the path and the words that ask a question."""
+    match question:
+        case ByStep() | ByStepDocumented():
+            words: dict[str, Word] = {
+                "start": step_word("start_step", question.start_step),
+                "end": None if question.end_step is None else step_word("end_step", question.end_step),
+                "mode": question.mode.word,
+                "start_phase": question.start_phase.value,
+                "end_phase": question.end_phase.value,
+                "rule": "original" if isinstance(question, ByStep) else "documented",
+            }
+            return "/v1/stats/step", words
+        case ByTime(start=start, end=end, overlap=overlap):
+            return "/v1/stats/time", {"start": finite(start), "end": finite(end), "overlap": overlap}
+        case BetweenModes(start_mode=start_mode, end_mode=end_mode):
+            return "/v1/stats/modes", {"start_mode": start_mode.word, "end_mode": end_mode.word}
+        case PreStepZero():
+            return "/v1/stats/pre-step-zero", {}
+        case PostHookClose():
+            return "/v1/stats/post-hook-close", {}
+        case _:
+            raise TypeError(f"the socket has no route for {question}")
+
+
+def step_word(name: str, step: int) -> int:
+    """Write a step for the socket, which has none below 0."""
+    if step < 0:
+        raise ArgumentError(name, step, "must be 0 or more where a daemon answers")
+    return LARGEST_STEP if step == NO_END_STEP else step
+
+
+def finite(seconds: float) -> float:
+    """Write a time for the socket, which takes no infinities."""
+    return float(np.clip(seconds, -1e15, 1e15))
+
+
+def row_of(profile: ProfileAnswer) -> SpanRow:
+    """Read a span."""
+    return SpanRow(
+        job=profile.job,
+        framework=profile.framework,
+        profiler=profile.profiler_name,
+        node=profile.node_id,
+        name=profile.span,
+        span=parse_any_name(profile.span),
+        path=profile.stats_path,
+    )
+
+
+def table_of_answer(answer: StatsAnswer, *, counts_calls: bool) -> StatsTable:
+    """Read a table of functions."""
+    numbers: dict[FunctionName, int] = {}
+    function = [numbers.setdefault(row.key, len(numbers)) for row in answer.functions]
+    edges = [
+        (place, row) for place, parent in zip(function, answer.functions, strict=True) for row in callers_of(parent)
+    ]
+    caller = [numbers.setdefault(row.key, len(numbers)) for _, row in edges]
+    return StatsTable(
+        spans=answer.spans,
+        from_seconds=answer.from_,
+        to_seconds=answer.to,
+        counts_calls=counts_calls,
+        names=list(numbers),
+        function=np.asarray(function, dtype=np.int32),
+        measures=measures_of(answer.functions),
+        callers=CallerTable(
+            function=np.asarray([place for place, _ in edges], dtype=np.int32),
+            caller=np.asarray(caller, dtype=np.int32),
+            measures=measures_of([row for _, row in edges]),
+        ),
+    )
+
+
+def callers_of(row: FunctionRow) -> Sequence[FunctionRow]:
+    """Return a function's callers."""
+    return row.callers if isinstance(row.callers, list) else ()
+
+
+def measures_of(rows: Sequence[FunctionRow]) -> Measures:
+    """Turn rows into columns."""
+    return Measures(
+        calls=np.asarray([row.calls or 0 for row in rows], dtype=np.int64),
+        primitive_calls=np.asarray([row.primitive_calls or 0 for row in rows], dtype=np.int64),
+        self_seconds=np.asarray([row.self_seconds for row in rows], dtype=np.float64),
+        cumulative_seconds=np.asarray([row.cumulative_seconds for row in rows], dtype=np.float64),
+    )
+
+
+def tree_of_answer(answer: TreeAnswer) -> FrameTable:
+    """Read a call tree."""
+    numbers: dict[FunctionName, int] = {}
+    function = [numbers.setdefault((row.file, row.line, row.name), len(numbers)) for row in answer.frames]
+    return FrameTable(
+        names=list(numbers),
+        path_parent=np.asarray(
+            [NO_PARENT if row.parent is None else row.parent for row in answer.frames], dtype=np.int32
+        ),
+        path_function=np.asarray(function, dtype=np.int32),
+        self_seconds=np.asarray([row.self_seconds for row in answer.frames], dtype=np.float64),
+        spans=answer.spans,
+        from_seconds=answer.from_,
+        to_seconds=answer.to,
+    )

@@ -1,0 +1,117 @@
+"""Spans as the original library shows them: one record for each stats file, and a DataFrame of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from monitor.answers import SpanRow
+from monitor.layout import HTML_FILE
+from monitor.rows import columns_of
+from monitor.selection import ByTime, in_step_interval
+from monitor.spans import PythonProfileModes, Span, StepPhase, parse_span_name
+
+
+class StepPythonProfileStats:
+    """What is known of one stats file, by the name of its folder.
+
+    Attributes:
+        profiler_name: "cprofile" or "pyinstrument". framework: such as "pytorch". node_id: who wrote it.
+        start_mode, end_mode: PythonProfileModes. start_phase, end_phase: StepPhase.
+        start_step: -1 for `*`, before step 0. end_step: infinity for `*`, the end of the script.
+        start_time_since_epoch_in_micros, end_time_since_epoch_in_micros: microseconds.
+        stats_path: the file: `python_stats`, `python_stats.json` or `python_stats.html`.
+    """
+
+    def __init__(self, framework: str, profiler_name: str, node_id: str, stats_dir: str, stats_path: str) -> None:
+        self._fill(framework, profiler_name, node_id, parse_span_name(stats_dir), stats_path)
+
+    @classmethod
+    def of_row(cls, row: SpanRow, path: str) -> StepPythonProfileStats:
+        """Describe one file of a span of the index."""
+        made = cls.__new__(cls)
+        made._fill(row.framework, row.profiler, row.node, row.span, path)
+        return made
+
+    def _fill(self, framework: str, profiler: str, node: str, span: Span, path: str) -> None:
+        self.profiler_name = profiler
+        self.framework = framework
+        self.node_id = node
+        self.start_mode = span.start.mode
+        self.start_step = span.start_step
+        self.start_phase = span.start.phase
+        self.start_time_since_epoch_in_micros = span.start.time_us
+        self.end_mode = span.end.mode
+        self.end_step = span.end_step
+        self.end_phase = span.end.phase
+        self.end_time_since_epoch_in_micros = span.end.time_us
+        self.stats_path = path
+
+    def has_start_and_end_mode(self, start_mode: PythonProfileModes, end_mode: PythonProfileModes) -> bool:
+        """Tell whether it starts and ends in these modes."""
+        return self.start_mode == start_mode and self.end_mode == end_mode
+
+    def in_time_interval(self, start_time_since_epoch_in_micros: float, end_time_since_epoch_in_micros: float) -> bool:
+        """Tell whether its start or its end lies in the interval."""
+        seconds = (start_time_since_epoch_in_micros / 1e6, end_time_since_epoch_in_micros / 1e6)
+        return bool(ByTime(start=seconds[0], end=seconds[1]).mask(columns_of([self._span()]))[0])
+
+    def in_step_interval(self, start_step: int, end_step: int, start_phase: StepPhase, end_phase: StepPhase) -> bool:
+        """Tell whether it lies in the interval of steps, both ends included, by the original's rule."""
+        return bool(in_step_interval(columns_of([self._span()]), start_step, end_step, start_phase, end_phase)[0])
+
+    def has_pre_step_zero_profile_stats(self) -> bool:
+        """Tell whether it begins before step 0."""
+        return self.start_phase is StepPhase.START
+
+    def has_post_hook_close_profile_stats(self) -> bool:
+        """Tell whether it ends with the hook or after it."""
+        return self.end_phase is StepPhase.END
+
+    def has_node_id(self, node_id: str) -> bool:
+        """Tell whether this node wrote it."""
+        return self.node_id == node_id
+
+    def _span(self) -> Span:
+        return parse_span_name(Path(self.stats_path).parent.name)
+
+    def __repr__(self) -> str:
+        return repr(self.__dict__)
+
+
+FRAME_COLUMNS = (
+    "profiler_name",
+    "framework",
+    "node_id",
+    "start_mode",
+    "start_step",
+    "start_phase",
+    "start_time_since_epoch_in_micros",
+    "end_mode",
+    "end_step",
+    "end_phase",
+    "end_time_since_epoch_in_micros",
+    "stats_path",
+)
+
+
+def stats_files(rows: Iterable[SpanRow], page: Callable[[SpanRow], str]) -> list[StepPythonProfileStats]:
+    """List the files of spans, as the original does: of a sampled session its data, and its picture if it is there."""
+    files: list[StepPythonProfileStats] = []
+    for row in rows:
+        files.append(StepPythonProfileStats.of_row(row, row.path))
+        if row.profiler == "pyinstrument":
+            picture = page(row)
+            if Path(picture).name == HTML_FILE and Path(picture).exists():
+                files.append(StepPythonProfileStats.of_row(row, picture))
+    return files
+
+
+def stats_frame(files: Sequence[StepPythonProfileStats]) -> pd.DataFrame:
+    """Lay files out as the original's DataFrame: modes as words, phases as StepPhase, times in microseconds."""
+    columns = {name: [getattr(file, name) for file in files] for name in FRAME_COLUMNS}
+    for name in ("start_mode", "end_mode"):
+        columns[name] = [mode.word for mode in columns[name]]
+    return pd.DataFrame(columns)

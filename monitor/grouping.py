@@ -1,0 +1,141 @@
+"""Where functions come from (module, package, file) and tables grouped or filtered by that. Pure text and columns.
+
+The paths are those of the machine that trained, so the interpreter that reads them cannot be asked what is installed:
+what lies below site-packages belongs to the package named there, what lies below lib/pythonX.Y is the standard library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from monitor.profiles.columns import Floats, FunctionName, Ids, Ints
+from monitor.profiles.names import INSTALLED, STANDARD_LIBRARY, shorten_path
+from monitor.tables import StatsTable
+
+GroupBy: TypeAlias = Literal["module", "package", "file"]
+GROUPINGS: tuple[GroupBy, ...] = get_args(GroupBy)
+
+APPLICATION = "application code"
+STANDARD = "standard library"
+BUILT_IN = "built-in"
+PSEUDO_FILE = re.compile(r"<.*>")
+
+
+@lru_cache(maxsize=65_536)
+def package_of(file: str) -> str:
+    """Name the package of a file: `torch`, or one of "application code", "standard library", "built-in"."""
+    if file in ("~", ""):
+        return BUILT_IN
+    if file.startswith("<frozen ") or (PSEUDO_FILE.fullmatch(file) and file.startswith("<__array_function__")):
+        return STANDARD if file.startswith("<frozen ") else "numpy"
+    installed = INSTALLED.match(file)
+    if installed is not None:
+        return re.split(r"[/\\]", file[installed.end() :])[0].removesuffix(".py") or APPLICATION
+    return STANDARD if STANDARD_LIBRARY.match(file) else APPLICATION
+
+
+@lru_cache(maxsize=65_536)
+def module_of(file: str) -> str:
+    """Name the module of a file with dots, as far as its path tells: `torch.nn.modules.module`."""
+    if file in ("~", ""):
+        return BUILT_IN
+    if file.startswith("<frozen "):
+        return file[len("<frozen ") : -1]
+    if PSEUDO_FILE.fullmatch(file):
+        return file
+    short = shorten_path(file).removesuffix(".py").removesuffix("/__init__")
+    return short.lstrip("/").replace("/", ".")
+
+
+def file_of(file: str) -> str:
+    """Name a file, the same way on every node."""
+    return BUILT_IN if file in ("~", "") else shorten_path(file)
+
+
+NAMERS: dict[GroupBy, Callable[[str], str]] = {"module": module_of, "package": package_of, "file": file_of}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTable:
+    """Functions added up by where they come from, columns of equal length, largest self time first.
+
+    Attributes:
+        functions: how many functions each group has.
+        cumulative_seconds: time from entering the group to leaving it. Time in a group that is entered anew from
+            another one inside itself counts once for each entry. NaN where callers are not known.
+    """
+
+    names: list[str]
+    functions: Ints
+    calls: Ints
+    primitive_calls: Ints
+    self_seconds: Floats
+    cumulative_seconds: Floats
+
+
+def group_table(table: StatsTable, by: GroupBy) -> GroupTable:
+    """Add up a table's functions by module, package or file."""
+    namer = NAMERS[by]
+    numbers: dict[str, int] = {}
+    group_of = np.full(len(table.names), -1, dtype=np.int32)
+    used = set(table.function.tolist())
+    if table.callers is not None:
+        used.update(table.callers.caller.tolist())
+    for function in used:
+        group_of[function] = numbers.setdefault(namer(table.names[function][0]), len(numbers))
+    group = group_of[table.function]
+    count = len(numbers)
+
+    def total(values: Ints | Floats) -> Floats:
+        return np.bincount(group, weights=values, minlength=count).astype(np.float64, copy=False)
+
+    functions = np.bincount(group, minlength=count)
+    order = [number for number in np.argsort(-total(table.measures.self_seconds), kind="stable") if functions[number]]
+    names = list(numbers)
+    return GroupTable(
+        names=[names[number] for number in order],
+        functions=functions[order].astype(np.int64),
+        calls=total(table.measures.calls)[order].astype(np.int64),
+        primitive_calls=total(table.measures.primitive_calls)[order].astype(np.int64),
+        self_seconds=total(table.measures.self_seconds)[order],
+        cumulative_seconds=entered_seconds(table, group_of, count)[order],
+    )
+
+
+def entered_seconds(table: StatsTable, group_of: Ids, count: int) -> Floats:
+    """Add up cumulative time over calls that come from outside a group, and over functions that nobody calls."""
+    if table.callers is None:
+        return np.full(count, np.nan)
+    edges = table.callers
+    target, source = group_of[edges.function], group_of[edges.caller]
+    outside = target != source
+    seconds = np.bincount(target[outside], weights=edges.measures.cumulative_seconds[outside], minlength=count).astype(
+        np.float64, copy=False
+    )
+    roots = ~np.isin(table.function, edges.function)
+    return seconds + np.bincount(
+        group_of[table.function[roots]], weights=table.measures.cumulative_seconds[roots], minlength=count
+    )
+
+
+def keep_functions(table: StatsTable, keep: Callable[[FunctionName], bool]) -> StatsTable:
+    """Leave out the functions that are not wanted; what they took stays in the cumulative time of their callers."""
+    names = table.names
+    rows = np.asarray([keep(names[function]) for function in table.function.tolist()], dtype=np.bool_)
+    kept = np.flatnonzero(rows)
+    callers = table.callers
+    if callers is not None:
+        edges = np.flatnonzero(np.isin(callers.function, table.function[kept]))
+        callers = replace(
+            callers,
+            function=callers.function[edges],
+            caller=callers.caller[edges],
+            measures=callers.measures.take(edges),
+        )
+    return replace(table, function=table.function[kept], measures=table.measures.take(kept), callers=callers)
