@@ -51,7 +51,10 @@ class Worker:
 async def start_worker(memory_bytes: int) -> Worker:
     """Start a child with an environment that holds nothing of ours."""
     package_home = str(Path(__file__).parent.parent)
-    code = f"import sys; sys.path.append({package_home!r}); from monitor.decode_worker import main; main(sys.argv[1:])"
+    code = (
+        "import gc, sys; gc.disable(); "  # importing makes no garbage, and is a tenth faster like this
+        f"sys.path.append({package_home!r}); from monitor.decode_worker import main; main(sys.argv[1:])"
+    )
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as childs:
         place_file = os.memfd_create("phasewatch-place")
         ours.callback(os.close, place_file)

@@ -37,7 +37,10 @@ class Rows:
         """Add rows of spans up to `last_span`, ordered by span."""
         until = self._length + len(span)
         for name, values in columns.items():
-            column = grown(self._columns[name], until)
+            column = self._columns[name]
+            if until > len(column):
+                column = np.empty(max(until, 2 * len(column)), dtype=column.dtype)
+                column[: self._length] = self._columns[name][: self._length]
             column[self._length : until] = values
             self._columns[name] = column
         numbers = np.arange(self._spans, last_span + 1)

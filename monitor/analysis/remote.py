@@ -109,11 +109,12 @@ class DaemonAnswers:
         """Add up the three job phases."""
         answer = self._phases(lambda words: self._client.job_phases(callers=True, **words), scope)
         counts = scope.profiler != "pyinstrument"
+        phases = answer.phases if answer is not None else [StatsAnswer(0, None, None, [])] * len(JOB_PHASES)
         return [
             PhaseStats(
                 table=table_of_answer(phase, counts_calls=counts), start_mode=None, end_mode=None, job_phase=name
             )
-            for phase, name in zip(answer.phases if answer is not None else [], JOB_PHASES, strict=False)
+            for phase, name in zip(phases, JOB_PHASES, strict=True)
         ]
 
     def training_phase_frames(self, scope: Scope) -> list[PhaseFrames]:
@@ -133,9 +134,10 @@ class DaemonAnswers:
     def job_phase_frames(self, scope: Scope) -> list[PhaseFrames]:
         """Merge the sampled trees of the three job phases."""
         answer = self._ask(JobPhaseTrees, "/v1/stats/job-phases", format="tree", **self._words(scope))
+        phases = answer.phases if answer is not None else [TreeAnswer(0, None, None, [])] * len(JOB_PHASES)
         return [
             PhaseFrames(tree=tree_of_answer(phase), start_mode=None, end_mode=None, job_phase=name)
-            for phase, name in zip(answer.phases if answer is not None else [], JOB_PHASES, strict=False)
+            for phase, name in zip(phases, JOB_PHASES, strict=True)
         ]
 
     def profiles(self, scope: Scope) -> list[SpanRow]:

@@ -14,6 +14,8 @@ from monitor.profiles.columns import NO_PARENT
 DEEPEST = 400
 """The renderers walk the tree by recursion; what lies deeper is shown as time of the frame at this depth."""
 SEPARATORS = str.maketrans({"\x00": "?", "\x01": "?"})
+NO_FRAME = "\x00\x000"
+"""pyinstrument cuts off the frames that were open when a session began; there are none here."""
 
 
 def to_html(tree: FrameTable, title: str) -> str:
@@ -39,7 +41,7 @@ def session_of(tree: FrameTable, title: str) -> Session:
         "min_interval": 0.001,
         "max_interval": 0.001,
         "sample_count": len(records),
-        "start_call_stack": [],
+        "start_call_stack": [NO_FRAME],
         "target_description": harmless(title),
         "cpu_time": total,
         "sys_path": [],

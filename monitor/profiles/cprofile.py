@@ -91,9 +91,11 @@ def add_stats(builder: BatchBuilder, stats: dict[Any, Any], size_bytes: int) -> 
     edges = list(chain.from_iterable(map(dict.values, callers)))
     if not edges:
         return
-    if set(map(type, edges)) != {tuple}:  # the pure-Python `profile`, and sampled files, only count
+    try:
+        calls, primitive, own, total = zip(*edges, strict=True)
+    except TypeError:  # the pure-Python `profile`, and sampled files, only count
         edges = [value if type(value) is tuple else (value, value, 0.0, 0.0) for value in edges]
-    calls, primitive, own, total = zip(*edges, strict=True)
+        calls, primitive, own, total = zip(*edges, strict=True)
     called = list(chain.from_iterable(map(repeat, functions, callers_each)))
     builder.add_rows(called, builder.number_all(list(chain.from_iterable(callers))), calls, primitive, own, total)
 

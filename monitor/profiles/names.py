@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from functools import lru_cache
 
@@ -59,6 +58,8 @@ def function_label(file: str, line: int, name: str) -> str:
 
 def cut(text: str, longest: int) -> str:
     """Cut the middle out of a text and put a hash of the whole in its place."""
+    import hashlib  # few names are that long, and decoders start the sooner
+
     mark = f"…{hashlib.blake2b(text.encode('utf-8', 'backslashreplace'), digest_size=6).hexdigest()}…"
     kept = longest - len(mark)
     return text[: kept // 2] + mark + text[len(text) - (kept - kept // 2) :]

@@ -41,7 +41,7 @@ class Folder:
     """One folder above the spans, and its gate.
 
     Attributes:
-        path: where it is; parts: its last components, by which the layout is told; depth: below the root.
+        path: where it is; places: its last three components, by which the layout is told; depth: below the root.
         seen: names of span folders handed over. folders: folders below it that are walked.
         passed: names that mean nothing here, or are refused; counted once, looked at again at each full scan.
         modified_ns, first_seen: the modification time at the last look, and when it was first seen.
@@ -67,6 +67,11 @@ class Folder:
     settled: bool = False
     listed: float = float("-inf")
     listing_seconds: float = 0.0
+    places: tuple[str, str, str] = ("", "", "")
+
+    def __post_init__(self) -> None:
+        first, second, third = ["", "", *self.path.split("/")][-3:]
+        self.places = (first, second, third)
 
 
 class Walker:
@@ -305,13 +310,12 @@ class Walker:
         if not looks_like_span(name):
             return None
         try:
-            parts = folder.path.split("/")
             if name[:1].isdigit():
                 span, node = parse_legacy_name(name)
-                framework, profiler_folder = ["", "", *parts][-2:]
+                framework, profiler_folder = folder.places[1:]
             else:
                 span = parse_span_name(name)
-                framework, profiler_folder, node = ["", "", *parts][-3:]
+                framework, profiler_folder, node = folder.places
         except LayoutError as error:
             log_once(logger, f"name:{folder.path}/{name}", "ignored a folder: %s", error.reason, level=logging.WARNING)
             return None

@@ -14,15 +14,23 @@ from openapi_spec_validator import validate
 
 import monitor
 from monitor.api.openapi import openapi_document
+from monitor.api.parameters import TREE_FORMATS
 from monitor.api.server import Server
-from tests.api.test_server import ANSWERS, FakeEngine, ask, serving
+from tests.api.test_server import ANSWERS, SPAN_NAME, FakeEngine, ask, serving
 from tests.api.test_watch import watching
 
 DOCUMENT = openapi_document()
 PATHS: dict[str, Any] = DOCUMENT["paths"]
-NAMES = {"job": ["training", "other"], "node": ["0-a", "any"], "framework": ["pytorch", "tensorflow"]}
-NEEDED = {"start": "0", "end": "2", "start_mode": "train", "end_mode": "train"}
-PHASE = {"/v1/stats/job-phases": {"job_phase": "training_loop"}, "/v1/stats/training-phases": NEEDED}
+RANGES = {"start": "0", "end": "2", "start_mode": "train", "end_mode": "train"}
+ONE_SPAN = {"job": "training", "node": "0-a", "framework": "pytorch", "profiler": "cprofile", "span": SPAN_NAME}
+NEEDED = RANGES | ONE_SPAN
+PHASE = {"/v1/stats/job-phases": {"job_phase": "training_loop"}, "/v1/stats/training-phases": RANGES}
+NAMES = {
+    "job": ["training", "other"],
+    "node": ["0-a", "any"],
+    "framework": ["pytorch", "tensorflow"],
+    "span": [SPAN_NAME],
+}
 
 
 @pytest.fixture
@@ -63,7 +71,7 @@ def documented() -> Iterator[tuple[str, dict[str, str]]]:
                 words = required | {parameter["name"]: text}
                 if parameter["name"] == "start" and "end" in required:
                     words["end"] = text
-                if text == "folded":
+                if text in TREE_FORMATS:
                     words["profiler"] = "pyinstrument"
                 if text == "pstats" and path in PHASE:
                     taken = {listed["name"] for listed in parameters(path)}
@@ -81,7 +89,7 @@ def test_the_document_is_valid_openapi() -> None:
 def test_the_document_tells_the_version_and_every_route() -> None:
     assert DOCUMENT["openapi"] == "3.1.0"
     assert DOCUMENT["info"] == {"title": "phasewatch", "version": monitor.__version__}
-    assert set(PATHS) == {target.partition("?")[0] for target, _ in ANSWERS} | {"/v1/watch"}
+    assert set(PATHS) == {target.partition("?")[0] for target, _ in ANSWERS} | {"/v1/watch", "/v1/profile"}
 
 
 def test_every_parameter_and_every_answer_is_described() -> None:
@@ -98,6 +106,7 @@ def test_every_parameter_and_every_answer_is_described() -> None:
 def test_only_what_must_be_given_is_required() -> None:
     required = {path: [p["name"] for p in parameters(path) if p["required"]] for path in PATHS}
     assert {path: names for path, names in required.items() if names} == {
+        "/v1/profile": ["job", "framework", "profiler", "node", "span"],
         "/v1/stats/step": ["start"],
         "/v1/stats/time": ["start", "end"],
         "/v1/stats/modes": ["start_mode", "end_mode"],
@@ -153,6 +162,21 @@ async def test_answers_have_the_documented_shape(server: Server, target: str, pr
     status, _, body = await ask(server, f"{path}?{query}")
     assert status == 200
     check_shape(PATHS[path]["get"]["responses"]["200"], json.loads(body))
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/v1/stats/step?start=1&format=profiles",
+        "/v1/stats/step?start=1&format=tree&profiler=pyinstrument",
+        "/v1/stats/training-phases?format=tree&profiler=pyinstrument",
+        "/v1/stats/job-phases?format=tree&profiler=pyinstrument",
+    ],
+)
+async def test_other_json_formats_have_a_documented_shape(server: Server, target: str) -> None:
+    status, headers, body = await ask(server, target)
+    assert (status, headers["content-type"]) == (200, "application/json")
+    check_shape(PATHS[target.partition("?")[0]]["get"]["responses"]["200"], json.loads(body))
 
 
 @pytest.mark.parametrize("target", ["/v1/jobs?x=1", "/v1/nodes?node=x", "/v1/stats/step"])

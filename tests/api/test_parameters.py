@@ -37,6 +37,8 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (p.name, "0-algo-1", "0-algo-1"),
     (p.name, "é 漢", "é 漢"),
     (p.output_format, "folded", "folded"),
+    (p.output_format, "html", "html"),
+    (p.table_format, "tree", "tree"),
     (p.table_format, "pstats", "pstats"),
     (p.whole(0, 9), "9", 9),
 ]
@@ -50,10 +52,9 @@ BAD: list[tuple[Callable[[str], object], str, str]] = [
     *((p.phase, text, f"must be one of {ALL_PHASES}") for text in ("", "STEP_START", "step_start")),
     *((p.switch, text, "must be true or false") for text in ("", "yes", "True", "2")),
     (p.name, "", "must not be empty"),
-    (p.output_format, "xml", "must be one of json, csv, pstats, folded"),
-    (p.output_format, "html", "html is not available in this version; use one of json, csv, pstats, folded"),
-    (p.output_format, "speedscope", "speedscope is not available in this version"),
-    (p.table_format, "folded", "with profiler=pyinstrument"),
+    (p.output_format, "xml", "must be one of json, csv, pstats, profiles, tree, folded, speedscope, html"),
+    (p.table_format, "folded", "holds no phases: use json, csv, pstats, tree, or stats/modes"),
+    (p.table_format, "xml", "must be one of json, csv, pstats, tree"),
     *((p.whole(1, 9), text, "must be a whole number from 1 to 9") for text in ("", "0", "10", "1.5", "-1", "9" * 5000)),
 ]
 
@@ -211,6 +212,8 @@ def test_pstats_has_its_callers_always() -> None:
     [
         ([("format", "folded")], "format=folded needs call trees: add profiler=pyinstrument"),
         ([("format", "folded"), ("profiler", "cprofile")], "format=folded needs call trees"),
+        ([("format", "html")], "format=html needs call trees: add profiler=pyinstrument"),
+        ([("format", "tree")], "format=tree needs call trees: add profiler=pyinstrument"),
         ([("format", "pstats"), ("profiler", "pyinstrument")], "format=pstats needs call counts, which pyinstrument"),
     ],
 )

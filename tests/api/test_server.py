@@ -22,10 +22,11 @@ import numpy as np
 import pytest
 from anyio.abc import ByteStream
 
-from monitor.answers import Engine, FrameTable, JobRow, NodeRow, PhaseStats, Scope, SpanRow
+from monitor.answers import Engine, FrameTable, JobRow, NodeRow, PhaseFrames, PhaseStats, Scope, SpanRow
 from monitor.api import server as server_module
 from monitor.api.server import Server, open_server
-from monitor.errors import ConfigError, SourceUnavailable, StoreError
+from monitor.catalog import SeriesKey
+from monitor.errors import ConfigError, ReadError, SourceUnavailable, StoreError
 from monitor.metrics import CONTENT_TYPE
 from monitor.profiles.columns import FunctionName
 from monitor.selection import BetweenModes, ByStep, ByStepDocumented, ByTime, PostHookClose, PreStepZero, Question
@@ -74,6 +75,19 @@ def stats_table(*, callers: bool, counts_calls: bool = True) -> StatsTable:
             cumulative_seconds=np.array([1.75, 1.5]),
         ),
         callers=edges if callers else None,
+    )
+
+
+def frame_table() -> FrameTable:
+    """Two paths that hold time, and one of other spans between them."""
+    return FrameTable(
+        names=[STEP, FORWARD],
+        path_parent=np.array([-1, -1, 0], np.int32),
+        path_function=np.array([0, 1, 1], np.int32),
+        self_seconds=np.array([0.25, 0.0, 1.5]),
+        spans=2,
+        from_seconds=1.0000005,
+        to_seconds=2.0,
     )
 
 
@@ -145,12 +159,26 @@ class FakeEngine:
 
     async def frames(self, question: Question, scope: Scope) -> FrameTable:
         await self._note(question, scope, False)
-        return FrameTable(
-            names=[STEP, FORWARD],
-            path_parent=np.array([-1, 0], np.int32),
-            path_function=np.array([0, 1], np.int32),
-            self_seconds=np.array([0.25, 1.5]),
-        )
+        return frame_table()
+
+    def training_phase_frames(self, scope: Scope) -> list[PhaseFrames]:
+        self.asked.append(("training phase frames", scope, False))
+        pairs = [(TRAIN, TRAIN), (TRAIN, EVAL)]
+        return [PhaseFrames(tree=frame_table(), start_mode=s, end_mode=e, job_phase=None) for s, e in pairs]
+
+    def job_phase_frames(self, scope: Scope) -> list[PhaseFrames]:
+        self.asked.append(("job phase frames", scope, False))
+        return [PhaseFrames(tree=frame_table(), start_mode=None, end_mode=None, job_phase=p) for p in JOB_PHASES]
+
+    def chosen(self, question: Question, scope: Scope) -> list[SpanRow]:
+        self.asked.append((question, scope, False))
+        return [span_row(EARLY_NAME), span_row()]
+
+    async def read_profile(self, series: SeriesKey, name: str) -> bytes | None:
+        self.calls.append(f"read {series.job}/{series.framework}/{series.profiler}/{series.node}/{name}")
+        if isinstance(self.failure, ReadError):
+            raise self.failure
+        return b"a profile" if name == SPAN_NAME else None
 
     def profiles(self, scope: Scope, *, after: int, limit: int) -> list[SpanRow]:
         self.asked.append(("profiles", scope, False))
@@ -466,6 +494,69 @@ async def test_folded_is_one_line_a_stack(server: Server) -> None:
     assert body == b"app/train.py:12(step) 250000\napp/train.py:12(step);app/model.py:7(forward) 1500000\n"
 
 
+FRAMES = [
+    {"parent": None, "file": "/app/train.py", "line": 12, "name": "step", "self_seconds": 0.25},
+    {"parent": 0, "file": "/app/model.py", "line": 7, "name": "forward", "self_seconds": 1.5},
+]
+
+
+async def test_tree_holds_the_paths_that_have_time_numbered_anew(server: Server) -> None:
+    _, _, body = await ask(server, "/v1/stats/step?start=3&format=tree&profiler=pyinstrument")
+    assert json.loads(body) == {"spans": 2, "from": 1.0000005, "to": 2.0, "frames": FRAMES}
+
+
+@pytest.mark.parametrize(
+    ("target", "phases"),
+    [
+        ("training-phases?", [("train", "train"), ("train", "eval")]),
+        ("training-phases?start_mode=train&end_mode=eval&", [("train", "eval")]),
+        ("job-phases?", [(phase,) for phase in JOB_PHASES]),
+        ("job-phases?job_phase=finalization&", [("finalization",)]),
+    ],
+)
+async def test_phases_have_trees_too(server: Server, target: str, phases: list[tuple[str, ...]]) -> None:
+    _, _, body = await ask(server, f"/v1/stats/{target}format=tree&profiler=pyinstrument")
+    answered = json.loads(body)["phases"]
+    keys = ("job_phase",) if target.startswith("job") else ("start_mode", "end_mode")
+    assert [tuple(phase[key] for key in keys) for phase in answered] == phases
+    assert [phase["frames"] for phase in answered] == [FRAMES] * len(phases)
+
+
+async def test_profiles_lists_the_spans_that_were_selected(engine: FakeEngine, server: Server) -> None:
+    _, _, body = await ask(server, "/v1/stats/step?start=3&format=profiles&profiler=pyinstrument&node=any")
+    assert [row["span"] for row in json.loads(body)["profiles"]] == [EARLY_NAME, SPAN_NAME]
+    assert engine.asked == [(ByStep(start_step=3), Scope(profiler="pyinstrument", nodes=("any",)), False)]
+
+
+async def test_html_is_a_page_and_speedscope_a_file(server: Server) -> None:
+    _, headers, body = await ask(server, "/v1/stats/step?start=3&format=html&profiler=pyinstrument")
+    assert headers["content-type"] == "text/html; charset=utf-8"
+    assert b"pyinstrumentHTMLRenderer" in body
+    _, headers, body = await ask(server, "/v1/stats/step?start=3&format=speedscope&profiler=pyinstrument")
+    assert headers["content-disposition"] == 'attachment; filename="step.speedscope.json"'
+    assert [frame["name"] for frame in json.loads(body)["shared"]["frames"]] == ["step", "[self]", "forward"]
+
+
+ONE_SPAN = "/v1/profile?job=training&framework=pytorch&profiler=cprofile&node=0-a&span="
+
+
+async def test_a_span_s_data_file_is_given_as_it_is(engine: FakeEngine, server: Server) -> None:
+    status, headers, body = await ask(server, ONE_SPAN + SPAN_NAME)
+    assert (status, body) == (200, b"a profile")
+    assert headers["content-disposition"] == 'attachment; filename="python_stats"'
+    assert engine.calls == [f"read training/pytorch/cprofile/0-a/{SPAN_NAME}"]
+
+
+async def test_a_span_that_is_unknown_or_cannot_be_read_is_not_found(engine: FakeEngine, server: Server) -> None:
+    status, code, message, parameter = error_of(await ask(server, ONE_SPAN + "nonsense"))
+    assert (status, code, parameter) == (404, "not_found", "span")
+    assert message == "there is no span 'nonsense' of this job, framework, profiler and node"
+    engine.failure = ReadError("its folder holds no data file", kind="missing")
+    status, code, message, parameter = error_of(await ask(server, ONE_SPAN + SPAN_NAME))
+    assert (status, code, parameter) == (404, "not_found", "span")
+    assert message.endswith("its folder holds no data file")
+
+
 async def test_a_table_too_large_for_the_loop_gives_the_same_answer(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -548,8 +639,8 @@ REFUSED: list[tuple[str, str, str]] = [
     ("/v1/stats/step?start=9&callers=maybe", "callers", "callers='maybe': must be true or false"),
     ("/v1/stats/step?start=9&sort=time", "sort", "sort='time': must be one of self, cumulative, calls"),
     ("/v1/stats/step?start=9&limit=-1", "limit", "limit='-1': must be a whole number from 0 to"),
-    ("/v1/stats/step?start=9&format=xml", "format", "format='xml': must be one of json, csv, pstats, folded"),
-    ("/v1/stats/step?start=9&format=html", "format", "format='html': html is not available in this version; use"),
+    ("/v1/stats/step?start=9&format=xml", "format", "format='xml': must be one of json, csv, pstats, profiles, tree,"),
+    ("/v1/stats/step?start=9&format=html", "format", "format=html needs call trees: add profiler=pyinstrument"),
     ("/v1/stats/step?start=9&format=folded", "format", "format=folded needs call trees: add profiler=pyinstrument"),
     ("/v1/stats/step?start=9&format=pstats&profiler=pyinstrument", "format", "format=pstats needs call counts"),
     ("/v1/stats/step?start=9&framework=", "framework", "framework='': must not be empty"),
@@ -563,7 +654,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("/v1/stats/pre-step-zero?start=1", "start", "unknown parameter 'start'"),
     ("/v1/stats/post-hook-close?jobs=x", "jobs", "unknown parameter 'jobs'; did you mean job?"),
     ("/v1/stats/training-phases?start_mode=x", "start_mode", f"start_mode='x': must be one of {MODE_WORDS}"),
-    ("/v1/stats/training-phases?format=folded", "format", "format='folded': is for stats/modes and the other"),
+    ("/v1/stats/training-phases?format=folded", "format", "format='folded': holds no phases: use json, csv,"),
     ("/v1/stats/training-phases?format=pstats", "format", "format=pstats holds one phase: pick one that has spans"),
     ("/v1/stats/training-phases?format=pstats&start_mode=eval&end_mode=eval", "format", "format=pstats holds one"),
     ("/v1/stats/job-phases?job_phase=loop", "job_phase", "job_phase='loop': must be one of initialization"),

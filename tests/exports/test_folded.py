@@ -22,6 +22,9 @@ def tree(
         path_parent=np.array(parents, np.int32),
         path_function=np.array(functions, np.int32),
         self_seconds=np.array(seconds, np.float64),
+        spans=1,
+        from_seconds=1.0,
+        to_seconds=2.0,
     )
 
 
