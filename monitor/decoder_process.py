@@ -65,15 +65,16 @@ async def start_worker(memory_bytes: int) -> Worker:
         answers, stdout = wide_pipe()
         ours.callback(os.close, answers)
         childs.callback(os.close, stdout)
-        process = await anyio.open_process(
-            [sys.executable, "-I", "-c", code, str(memory_bytes), str(place_file)],
-            stdin=stdin,
-            stdout=stdout,
-            stderr=subprocess.DEVNULL,
-            env={"PATH": os.defpath, "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-            pass_fds=[place_file],
-            start_new_session=True,
-        )
+        with anyio.CancelScope(shield=True):  # a start that is cancelled half way would leave a child that nobody knows
+            process = await anyio.open_process(
+                [sys.executable, "-I", "-c", code, str(memory_bytes), str(place_file)],
+                stdin=stdin,
+                stdout=stdout,
+                stderr=subprocess.DEVNULL,
+                env={"PATH": os.defpath, "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                pass_fds=[place_file],
+                start_new_session=True,
+            )
         ours.pop_all()
     return Worker(process=process, requests=requests, answers=answers, place_file=place_file)
 

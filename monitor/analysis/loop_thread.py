@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from monitor.errors import ForkedProcess
+from monitor.errors import ForkedProcess, MonitorError
 
 ResultT = TypeVar("ResultT")
 
 _open: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 _watching = threading.Event()
 STOP_SECONDS = 5.0
+ENDED = "the reading of profiles has ended: the analysis was closed, or the program ends"
 
 
 class LoopThread:
@@ -45,14 +46,19 @@ class LoopThread:
         """Begin a coroutine function on the loop.
 
         Raises:
-            ForkedProcess: this is a forked child, which has no such thread.
+            ForkedProcess: this is a forked child, which has no such thread. MonitorError: the loop has ended.
         """
         if os.getpid() != self._process:
             raise ForkedProcess(
                 "this analysis was made before the process was forked, and its threads are in the parent only: "
                 "make a new one in the child"
             )
-        return self._portal.result().start_task_soon(function, *arguments)
+        try:
+            return self._portal.result().start_task_soon(function, *arguments)
+        except RuntimeError as error:
+            raise MonitorError(
+                "the reading of profiles has ended: the analysis was closed, or the program ends"
+            ) from error
 
     def begin(self, function: Callable[..., Awaitable[None]], *arguments: object) -> tuple[Future[None], Any]:
         """Begin a task that tells when it is ready; waits for that, and returns the task and what it told."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from concurrent.futures import Future, TimeoutError
+from concurrent.futures import CancelledError, Future, TimeoutError
 from time import monotonic
+
+from monitor.analysis.loop_thread import ENDED
+from monitor.errors import MonitorError
 
 QUIET_SECONDS = 2.0
 """Nobody needs to be told of a wait that is shorter."""
@@ -34,6 +37,10 @@ def wait_and_tell(waiting: Future[None], running: Future[None], progress: Callab
                 raise RuntimeError("the reading of profiles has ended") from None
             told = tell(*progress(), monotonic() - started, end="")
             timeout = TELL_SECONDS
+        except CancelledError:
+            raise MonitorError(
+                "the reading of profiles was ended: the analysis was closed, or the program ends"
+            ) from None
         else:
             break
     if told:

@@ -1,0 +1,31 @@
+"""Stands in for `smdebug.profiler.profiler_constants`: the constants of Python profiling."""
+
+from __future__ import annotations
+
+from monitor.layout import HTML_FILE, data_file
+
+__all__ = [
+    "BASE_FOLDER_DEFAULT",
+    "CONFIG_PATH_DEFAULT",
+    "CONVERT_TO_MICROSECS",
+    "CPROFILE_NAME",
+    "CPROFILE_STATS_FILENAME",
+    "PROFILER_DURATION_DEFAULT",
+    "PROFILING_NUM_STEPS_DEFAULT",
+    "PYINSTRUMENT_HTML_FILENAME",
+    "PYINSTRUMENT_JSON_FILENAME",
+    "PYINSTRUMENT_NAME",
+    "PYTHON_PROFILING_START_STEP_DEFAULT",
+]
+
+BASE_FOLDER_DEFAULT = "/opt/ml/output/profiler"
+CONFIG_PATH_DEFAULT = "/opt/ml/input/config/profilerconfig.json"
+CONVERT_TO_MICROSECS = 1_000_000
+CPROFILE_NAME = "cprofile"
+PYINSTRUMENT_NAME = "pyinstrument"
+CPROFILE_STATS_FILENAME = data_file(CPROFILE_NAME)
+PYINSTRUMENT_JSON_FILENAME = data_file(PYINSTRUMENT_NAME)
+PYINSTRUMENT_HTML_FILENAME = HTML_FILE
+PYTHON_PROFILING_START_STEP_DEFAULT = 9
+PROFILING_NUM_STEPS_DEFAULT = 1
+PROFILER_DURATION_DEFAULT = float("inf")
