@@ -76,7 +76,7 @@ class Finder:
         number = self._index.spans.column("number")
         places = np.flatnonzero(np.isin(number, chosen.numbers, assume_unique=True))
         rows = [self.span_row(place) for place in places.tolist()]
-        return sorted(rows, key=lambda row: (row.span.start.time_us, row.node))
+        return sorted(rows, key=lambda row: (row.span.start.time_us, *place_of(row)))
 
     def _select(self, question: Question, scope: Scope) -> Positions:
         return np.flatnonzero(question.mask(self._index.spans.said()) & self._in_scope(scope))
@@ -108,9 +108,10 @@ class Finder:
         """Return all spans by (start time, node); kept until the index changes."""
         generation, order = self._order
         if generation != self._index.generation:
-            nodes = sorted({key.node for key in self._index.catalog.series})
-            rank = {node: place for place, node in enumerate(nodes)}
-            ranks = np.asarray([rank[key.node] for key in self._index.catalog.series] or [0])
+            series = self._index.catalog.series
+            sorted_series = sorted(range(len(series)), key=lambda number: place_of(series[number]))
+            ranks = np.empty(max(len(series), 1), dtype=np.int64)
+            ranks[sorted_series] = np.arange(len(series))
             spans = self._index.spans
             order = np.lexsort((ranks[spans.column("series")], spans.column("start_us")))
             self._order = (self._index.generation, order)
@@ -291,6 +292,11 @@ def bounds_of(groups: Sequence[Group]) -> Bounds:
         min((group.first_us for group in groups), default=np.inf),
         max((group.last_us for group in groups), default=-np.inf),
     )
+
+
+def place_of(key: SeriesKey | SpanRow) -> tuple[str, str, str, str]:
+    """Return what spans of equal start are ordered by: the node, as in the original, and then all that is known."""
+    return key.node, key.profiler, key.framework, key.job
 
 
 def admits(scope: Scope, key: SeriesKey) -> bool:

@@ -56,9 +56,7 @@ class LoopThread:
         try:
             return self._portal.result().start_task_soon(function, *arguments)
         except RuntimeError as error:
-            raise MonitorError(
-                "the reading of profiles has ended: the analysis was closed, or the program ends"
-            ) from error
+            raise MonitorError(ENDED) from error
 
     def begin(self, function: Callable[..., Awaitable[None]], *arguments: object) -> tuple[Future[None], Any]:
         """Begin a task that tells when it is ready; waits for that, and returns the task and what it told."""

@@ -38,9 +38,7 @@ def wait_and_tell(waiting: Future[None], running: Future[None], progress: Callab
             told = tell(*progress(), monotonic() - started, end="")
             timeout = TELL_SECONDS
         except CancelledError:
-            raise MonitorError(
-                "the reading of profiles was ended: the analysis was closed, or the program ends"
-            ) from None
+            raise MonitorError(ENDED) from None
         else:
             break
     if told:

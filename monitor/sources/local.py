@@ -85,6 +85,11 @@ class LocalSource:
         """The folder as it was given, in a form that can be told to anybody."""
         return str(self._root).encode("utf-8", "backslashreplace").decode("utf-8")
 
+    @property
+    def root_path(self) -> str:
+        """The folder without links, as of the last poll."""
+        return self._walker.root_path
+
     async def run(self, accept: Accept, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Find spans until cancelled; `started()` once the first complete poll is handed over."""
         self._accept = accept
