@@ -15,8 +15,8 @@ from monitor.catalog import SeriesKey
 from monitor.index import Group, Index
 from monitor.layout import data_file
 from monitor.profiles.columns import NO_CALLER, Floats, Ids
-from monitor.rows import Positions
-from monitor.selection import BetweenModes, JobPhase, PreStepZero, Question, marks
+from monitor.rows import Positions, take_columns
+from monitor.selection import BetweenModes, JobPhase, PreStepZero, Question, SpanColumns, marks
 from monitor.spans import JOB_PHASES, JobPhaseName, PythonProfileModes, parse_any_name
 from monitor.sums import merge_paths, merge_sums
 from monitor.tables import CallerTable, Measures, StatsTable
@@ -25,6 +25,21 @@ MICROSECONDS = 1e6
 
 Bounds: TypeAlias = tuple[int, float, float]
 """The number of spans, their earliest start and latest end in microseconds; infinities without spans."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanListing:
+    """Spans as columns.
+
+    Attributes:
+        keys: who wrote them. series: positions in it, shape (spans,).
+        said: what their names say. paths: of their data files.
+    """
+
+    keys: Sequence[SeriesKey]
+    series: Ids
+    said: SpanColumns
+    paths: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +139,22 @@ class Finder:
         order = self._time_order()
         inside = self._in_scope(scope)[order]
         return [self.span_row(row) for row in order[inside][after : after + limit].tolist()]
+
+    def listing(self, scope: Scope) -> SpanListing:
+        """List all spans of a scope by (start time, node), as columns."""
+        order = self._time_order()
+        rows = order[self._in_scope(scope)[order]]
+        spans, catalog = self._index.spans, self._index.catalog
+        series, folder = spans.column("series")[rows], spans.column("folder")[rows]
+        files = [f"/{data_file(key.profiler)}" for key in catalog.series]
+        folders = [f"{path}/" for path in catalog.folders]
+        places = zip(folder.tolist(), rows.tolist(), series.tolist(), strict=True)
+        return SpanListing(
+            keys=catalog.series,
+            series=series,
+            said=take_columns(spans.said(), rows),
+            paths=[f"{folders[place]}{spans.name[row]}{files[key]}" for place, row, key in places],
+        )
 
     def span_row(self, row: int) -> SpanRow:
         """Describe the span at a position of the index."""

@@ -66,16 +66,20 @@ def columns_of(spans: Sequence[Span]) -> SpanColumns:
     )
 
 
+def take_columns(said: SpanColumns, picked: Positions) -> SpanColumns:
+    """Pick spans by position."""
+    return SpanColumns(**{field.name: getattr(said, field.name)[picked] for field in fields(said)})
+
+
 def take_spans(rows: SpanRows, picked: Positions) -> SpanRows:
     """Pick spans by position."""
-    said = rows.columns
     return SpanRows(
         number=rows.number[picked],
         series=rows.series[picked],
         folder=rows.folder[picked],
         name=[rows.name[row] for row in picked.tolist()],
         size_bytes=rows.size_bytes[picked],
-        columns=SpanColumns(**{field.name: getattr(said, field.name)[picked] for field in fields(said)}),
+        columns=take_columns(rows.columns, picked),
     )
 
 

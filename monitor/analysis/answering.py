@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from monitor.answers import FrameTable, PhaseFrames, PhaseStats, Scope, SpanRow
+from monitor.finding import SpanListing
 from monitor.selection import Question
 from monitor.tables import StatsTable
 
@@ -58,6 +59,9 @@ class Answering(Protocol):
 
     def profiles(self, scope: Scope) -> list[SpanRow]:
         """List all spans, by (start time, node)."""
+
+    def listing(self, scope: Scope) -> SpanListing:
+        """List all spans, by (start time, node), as columns."""
 
     def version(self) -> object:
         """Return something that differs when a list of spans would; None where that cannot be told."""

@@ -20,7 +20,7 @@ from monitor.analysis.folder import SourceAnswers, open_folder
 from monitor.analysis.functions import cProfileStats
 from monitor.analysis.remote import DaemonAnswers
 from monitor.analysis.sessions import PyinstrumentSessions, PyinstrumentStepStats, PyinstrumentTree
-from monitor.analysis.spans import StepPythonProfileStats, stats_files, stats_frame
+from monitor.analysis.spans import Pictures, StepPythonProfileStats, stats_files, stats_frame
 from monitor.answers import FrameTable, PhaseStats, Scope
 from monitor.errors import ArgumentError
 from monitor.selection import (
@@ -77,6 +77,7 @@ class PythonProfileAnalysis:
     ) -> None:
         self._answers = open_answers(local_profile_dir, s3_path, socket, job)
         self._frame: tuple[object, pd.DataFrame] | None = None
+        self._pictures = Pictures()
 
     # -- spans that a question selects ---------------------------------------------------------------------------------
 
@@ -185,7 +186,7 @@ class PythonProfileAnalysis:
         self._refresh(refresh_stats)
         version = self._answers.version()
         if self._frame is None or version is None or self._frame[0] != version:
-            self._frame = (version, stats_frame(self.python_profile_stats))
+            self._frame = (version, stats_frame(self._answers.listing(self._scope("all")), self._pictures))
         frame = self._frame[1]
         if not len(frame):
             say(NOTHING_AT_ALL)

@@ -25,7 +25,7 @@ from monitor.answers import FrameTable, PhaseFrames, PhaseStats, Scope, SpanRow
 from monitor.catalog import Catalog
 from monitor.decoding import DecodePool, open_decode_pool
 from monitor.errors import MonitorError
-from monitor.finding import Chosen, Finder
+from monitor.finding import Chosen, Finder, SpanListing
 from monitor.index import Index
 from monitor.ingest import Ingest
 from monitor.layout import HTML_FILE, SpanKey
@@ -212,6 +212,12 @@ class SourceAnswers:
         with self._lock:
             self._load_once()
             return self._finder.profiles(scope, after=0, limit=len(self._index.spans))
+
+    def listing(self, scope: Scope) -> SpanListing:
+        """List all spans, by (start time, node), as columns."""
+        with self._lock:
+            self._load_once()
+            return self._finder.listing(scope)
 
     def version(self) -> object:
         """Return something that changes with the index."""

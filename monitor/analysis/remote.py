@@ -20,10 +20,13 @@ from monitor.api.schema import (
     TrainingPhaseTrees,
     TreeAnswer,
 )
+from monitor.catalog import SeriesKey
 from monitor.client import Client, Word
 from monitor.errors import ArgumentError, MonitorError, QueryError, SourceUnavailable
+from monitor.finding import SpanListing
 from monitor.layout import HTML_FILE
 from monitor.profiles.columns import NO_PARENT, FunctionName
+from monitor.rows import columns_of
 from monitor.selection import (
     NO_END_STEP,
     BetweenModes,
@@ -151,6 +154,21 @@ class DaemonAnswers:
             rows.extend(row_of(profile) for profile in page.profiles)
             after = page.next
         return rows
+
+    def listing(self, scope: Scope) -> SpanListing:
+        """List all spans, by (start time, node), as columns."""
+        rows = self.profiles(scope)
+        keys: dict[SeriesKey, int] = {}
+        series = [
+            keys.setdefault(SeriesKey(job=r.job, framework=r.framework, profiler=r.profiler, node=r.node), len(keys))
+            for r in rows
+        ]
+        return SpanListing(
+            keys=list(keys),
+            series=np.asarray(series, dtype=np.int32),
+            said=columns_of([row.span for row in rows]),
+            paths=[row.path for row in rows],
+        )
 
     def version(self) -> object:
         """Return nothing: the daemon's lists change at any time."""

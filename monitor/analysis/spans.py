@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from monitor.answers import SpanRow
+from monitor.finding import SpanListing
 from monitor.layout import HTML_FILE
 from monitor.rows import columns_of
-from monitor.selection import ByTime, in_step_interval
+from monitor.selection import NO_END_STEP, ByTime, in_step_interval
 from monitor.spans import PythonProfileModes, Span, StepPhase, parse_span_name
 
 
@@ -81,22 +86,6 @@ class StepPythonProfileStats:
         return repr(self.__dict__)
 
 
-FRAME_COLUMNS = (
-    "profiler_name",
-    "framework",
-    "node_id",
-    "start_mode",
-    "start_step",
-    "start_phase",
-    "start_time_since_epoch_in_micros",
-    "end_mode",
-    "end_step",
-    "end_phase",
-    "end_time_since_epoch_in_micros",
-    "stats_path",
-)
-
-
 def stats_files(rows: Iterable[SpanRow], page: Callable[[SpanRow], str]) -> list[StepPythonProfileStats]:
     """List the files of spans, as the original does: of a sampled session its data, and its picture if it is there."""
     files: list[StepPythonProfileStats] = []
@@ -109,9 +98,74 @@ def stats_files(rows: Iterable[SpanRow], page: Callable[[SpanRow], str]) -> list
     return files
 
 
-def stats_frame(files: Sequence[StepPythonProfileStats]) -> pd.DataFrame:
-    """Lay files out as the original's DataFrame: modes as words, phases as StepPhase, times in microseconds."""
-    columns = {name: [getattr(file, name) for file in files] for name in FRAME_COLUMNS}
-    for name in ("start_mode", "end_mode"):
-        columns[name] = [mode.word for mode in columns[name]]
+def stats_frame(listing: SpanListing, pictures: Pictures) -> pd.DataFrame:
+    """Lay the files of spans out as the original's DataFrame: modes as words, phases as StepPhase, times in
+    microseconds, steps of `*` as -1 at the start and infinity at the end."""
+    said, keys = listing.said, listing.keys
+    columns: dict[str, Any] = {
+        name: objects([getattr(key, word) for key in keys])[listing.series] for name, word in SERIES_COLUMNS.items()
+    }
+    columns |= {
+        "start_mode": MODE_WORDS_BY_NUMBER[said.start_mode],
+        "start_step": said.start_step,
+        "start_phase": PHASES_BY_ORDER[said.start_phase],
+        "start_time_since_epoch_in_micros": said.start_us,
+        "end_mode": MODE_WORDS_BY_NUMBER[said.end_mode],
+        "end_step": end_steps(said.end_step),
+        "end_phase": PHASES_BY_ORDER[said.end_phase],
+        "end_time_since_epoch_in_micros": said.end_us,
+        "stats_path": objects(listing.paths),
+    }
+    sampled = np.asarray([key.profiler == "pyinstrument" for key in keys], dtype=np.bool_)
+    if sampled.any():
+        there = [
+            pictures.beside(path) if sampled[key] else None
+            for path, key in zip(listing.paths, listing.series, strict=True)
+        ]
+        columns = with_pictures(columns, there)
     return pd.DataFrame(columns)
+
+
+class Pictures:
+    """Knows which sessions have their picture, and looks again only for those that had none."""
+
+    def __init__(self) -> None:
+        self._there: dict[str, str] = {}
+
+    def beside(self, path: str) -> str | None:
+        """Return the picture of a session's data file, or None where there is none (yet)."""
+        picture = self._there.get(path)
+        if picture is None:
+            picture = f"{path.rpartition('/')[0]}/{HTML_FILE}"
+            if not os.path.exists(picture):  # noqa: PTH110 - for each session of a run
+                return None
+            self._there[path] = picture
+        return picture
+
+
+def with_pictures(columns: dict[str, Any], pictures: list[str | None]) -> dict[str, Any]:
+    """Add a row for each picture, below the row of its data."""
+    there = np.asarray([picture is not None for picture in pictures], dtype=np.bool_)
+    rows = np.repeat(np.arange(len(there)), 1 + there)
+    doubled = {name: values[rows] for name, values in columns.items()}
+    second = np.cumsum(1 + there)[there] - 1
+    doubled["stats_path"][second] = [picture for picture in pictures if picture is not None]
+    return doubled
+
+
+def objects(values: Sequence[object]) -> npt.NDArray[np.object_]:
+    """Make a column of objects."""
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+def end_steps(steps: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Put infinity where the name has `*`, which makes the whole column one of floats, as in the original."""
+    open_end = steps == NO_END_STEP
+    return np.where(open_end, np.inf, steps.astype(np.float64)) if open_end.any() else steps
+
+
+SERIES_COLUMNS = {"profiler_name": "profiler", "framework": "framework", "node_id": "node"}
+MODE_WORDS_BY_NUMBER = objects([None, *(mode.word for mode in sorted(PythonProfileModes))])
+PHASES_BY_ORDER = objects(list(StepPhase))

@@ -20,6 +20,7 @@ from monitor.errors import LayoutError
 from monitor.layout import DATA_FILES, PROFILER_FOLDERS, SpanKey, data_file
 from monitor.logs import log_once
 from monitor.sources.base import FileRef
+from monitor.sources.mounts import keeps_local_time
 from monitor.spans import parse_legacy_name, parse_span_name
 
 logger = logging.getLogger("phasewatch.source")
@@ -28,6 +29,8 @@ TRUST_SECONDS = 2.0
 OLD_SECONDS = 60.0
 """A gate whose time is older than this by the local clock is trusted at once: clocks of file systems differ by less,
 and a full scan finds what they hid after all."""
+OLD_LOCAL_SECONDS = 0.1
+"""The same where the local clock stamps the files: a tick of it is 10 ms at most."""
 DEEPEST = 8
 LONGEST_PAUSE_SECONDS = 30.0
 LISTING_SHARE = 0.2
@@ -87,6 +90,7 @@ class Walker:
         self._by_path: dict[str, Folder] = {}
         self._refused: set[str] = set()
         self._wall = float("-inf")
+        self._local: dict[int, bool] = {}
         self.available = False
         self.spans_seen = self.ignored_names = self.refused_links = self.unreadable_folders = 0
         self.listings = 0
@@ -251,7 +255,7 @@ class Walker:
             known &= names
         for gone in folder.folders.keys() - names:
             del folder.folders[gone]
-        old = self._wall - folder.modified_ns / 1e9 >= OLD_SECONDS
+        old = self._wall - folder.modified_ns / 1e9 >= self._old_seconds(folder.identity[0])
         folder.settled = old or now - folder.first_seen >= TRUST_SECONDS
         folder.pause = min(2 * folder.pause, LONGEST_PAUSE_SECONDS) if folder.undecided else 0.5
         folder.look_again = now + folder.pause if folder.undecided else float("inf")
@@ -260,6 +264,11 @@ class Walker:
         self.listings += 1
         self.listing_seconds += folder.listing_seconds
         return self._hand_over(folder, refs)
+
+    def _old_seconds(self, device: int) -> float:
+        if device not in self._local:
+            self._local[device] = keeps_local_time(device)
+        return OLD_LOCAL_SECONDS if self._local[device] else OLD_SECONDS
 
     def _sort_entries(self, folder: Folder, entries: Iterator[os.DirEntry[str]]) -> tuple[list[FileRef], set[str]]:
         """Tell new spans and new folders from the rest; also returns all names, which tell what has gone."""
