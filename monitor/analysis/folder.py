@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskStatus
 
-from monitor.analysis.answering import Selected
+from monitor.analysis.answering import Selected, always
 from monitor.analysis.loop_thread import LoopThread
 from monitor.analysis.waiting import wait_and_tell
 from monitor.answers import FrameTable, PhaseFrames, PhaseStats, Scope, SpanRow
@@ -170,15 +170,18 @@ class SourceAnswers:
             self._tell_of_skipped()
 
     def select(self, question: Question, scope: Scope) -> Selected | None:
-        """Find the spans that a question selects. Rows of spans never change, so adding them up can wait."""
+        """Find the spans that a question selects. Rows of spans never change, so adding them up can wait; running totals
+        do, so they are taken now."""
         with self._lock:
             self._load_once()
             chosen = self._finder.choose(question, scope)
-        if not len(chosen.numbers):
-            return None
+            if not len(chosen.numbers):
+                return None
+            groups = self._finder.groups(question, scope)
+            known = None if groups is None else always(self._finder.add_up(groups, scope, callers=True))
         return Selected(
             spans=len(chosen.numbers),
-            table=partial(self._table, chosen, scope),
+            table=known or partial(self._table, chosen, scope),
             tree=partial(self._tree, chosen),
             rows=partial(self._rows, chosen),
         )
