@@ -19,6 +19,7 @@ import anyio
 import click
 
 import monitor
+from monitor.api.parameters import FORMATS
 from monitor.config import check_config, default_socket, default_state_dir, load_settings
 from monitor.errors import ConfigError, MonitorError, QueryError, SourceUnavailable, StoreError
 from monitor.logs import configure_logging
@@ -210,9 +211,7 @@ SCOPE_OPTIONS = [
     option("profiler", type=click.Choice(["cprofile", "pyinstrument"]), help="Which profiler's spans."),
     option("fresh", is_flag=True, default=None, help="Look for new files before answering."),
 ]
-FORMAT_OPTION = option(
-    "format", type=click.Choice(["table", "json", "csv", "pstats", "folded"]), default="table", show_default=True
-)
+FORMAT_OPTION = option("format", type=click.Choice(["table", *FORMATS]), default="table", show_default=True)
 LIST_FORMAT_OPTION = option("format", type=click.Choice(["table", "json"]), default="table", show_default=True)
 TABLE_OPTIONS = [
     option(

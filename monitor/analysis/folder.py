@@ -170,8 +170,8 @@ class SourceAnswers:
             self._tell_of_skipped()
 
     def select(self, question: Question, scope: Scope) -> Selected | None:
-        """Find the spans that a question selects. Rows of spans never change, so adding them up can wait; running totals
-        do, so they are taken now."""
+        """Find the spans that a question selects. Rows of spans never change, so adding them up can wait; running
+        totals do, so they are taken now."""
         with self._lock:
             self._load_once()
             chosen = self._finder.choose(question, scope)
