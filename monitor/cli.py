@@ -89,12 +89,13 @@ def main() -> None:
 def run(path: str | None, config_file: Path | None, **options: str | None) -> None:
     """Watch PATH, or the sources of the config file, until stopped.
 
-    PATH is the folder that holds framework/, or one above or below it; it may not exist yet. SIGHUP reloads the
-    settings, SIGTERM and Ctrl-C stop in order.
+    PATH is the folder that holds framework/, or one above or below it; it may not exist yet. In a bucket it is
+    s3://bucket/prefix. SIGHUP reloads the settings, SIGTERM and Ctrl-C stop in order.
 
     \b
     Examples:
       phasewatch run /opt/ml/output/profiler --job resnet50
+      phasewatch run s3://my-bucket/resnet50/profiler-output --job resnet50
       phasewatch run -c /etc/phasewatch/phasewatch.toml
     """
     from monitor.daemon import run_daemon
@@ -193,8 +194,6 @@ def overrides_of(path: str | None, options: Mapping[str, str | None]) -> dict[st
     keys = {"job": "job", "state_dir": "daemon.state_dir", "socket": "daemon.socket", "listen": "daemon.listen"}
     overrides: dict[str, object] = {keys[name]: value for name, value in options.items() if value is not None}
     if path is not None:
-        if path.startswith("s3://"):
-            raise ConfigError(f"{path}: this version follows local folders only")
         overrides["source.path"] = path
     return overrides
 

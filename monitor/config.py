@@ -18,7 +18,8 @@ from typing import Any
 
 from monitor.errors import ConfigError
 from monitor.logs import LEVELS
-from monitor.settings import SETTINGS, SOURCE_SETTINGS, Setting, Settings, SourceSettings
+from monitor.s3_url import parse_s3_url
+from monitor.settings import BUCKET_DEFAULTS, SETTINGS, SOURCE_SETTINGS, Setting, Settings, SourceSettings
 
 ENVIRONMENT_PREFIX = "PHASEWATCH_"
 LONGEST_SOCKET_PATH = 107
@@ -92,6 +93,7 @@ def load_settings(
     for key, value in (overrides or {}).items():
         if key == "source.path":
             reader.sources = [{"path": str(value)}]
+            check_place(reader, reader.sources[0], "PATH")
         else:
             reader.take(SETTINGS, key, value, f"option for {key}", reader.values)
     check_distinct(reader)
@@ -158,6 +160,7 @@ def read_source(reader: Reader, table: object, where: Callable[[str], str]) -> N
         reader.take(SOURCE_SETTINGS, key, value, where(key), values)
     if "path" not in table:
         reader.wrong(where("type"), "a source needs a path")
+    check_place(reader, values, where("path"))
     reader.sources.append(values)
 
 
@@ -193,15 +196,38 @@ def build_settings(reader: Reader, environ: Mapping[str, str]) -> Settings:
     if values["log.level"] not in LEVELS:
         reader.wrong("log.level", f"{values['log.level']!r} is none of {', '.join(LEVELS)}")
     job = str(values["job"])
-    sources = tuple(
-        SourceSettings(
-            **{key: source.get(key, setting.default) for key, setting in SOURCE_SETTINGS.items()}  # type: ignore[arg-type]
-            | {"job": source.get("job") or job, "path": str(expanded(reader, "source.path", source.get("path", "")))}
-        )
-        for source in reader.sources
-    )
+    sources = tuple(build_source(reader, source, job) for source in reader.sources)
     by_section: dict[str, Any] = {key.replace(".", "_"): value for key, value in values.items()}
     return Settings(**by_section | {"daemon_state_dir": state_dir, "daemon_socket": socket, "source": sources})
+
+
+def build_source(reader: Reader, said: Mapping[str, object], job: str) -> SourceSettings:
+    """Put defaults where one source says nothing."""
+    path = str(said.get("path", ""))
+    values: dict[str, Any] = {key: setting.default for key, setting in SOURCE_SETTINGS.items()}
+    if is_in_s3(said):
+        values |= BUCKET_DEFAULTS | {"type": "s3"}
+        path = path.rstrip("/")
+    else:
+        path = str(expanded(reader, "source.path", path))
+    return SourceSettings(**values | dict(said) | {"job": said.get("job") or job, "path": path})
+
+
+def is_in_s3(said: Mapping[str, object]) -> bool:
+    """Tell whether a source is a bucket."""
+    return said.get("type") == "s3" or str(said.get("path", "")).startswith("s3://")
+
+
+def check_place(reader: Reader, said: Mapping[str, object], where: str) -> None:
+    """Refuse a place that does not fit the type of its source."""
+    path = str(said.get("path", ""))
+    if path and is_in_s3(said):
+        try:
+            parse_s3_url(path)
+        except ConfigError as error:
+            reader.wrong(where, str(error))
+        if said.get("type") == "local":
+            reader.wrong(where, f'{path} is in S3: write type = "s3", or leave the type out')
 
 
 def check_distinct(reader: Reader) -> None:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import anyio
@@ -36,9 +35,9 @@ from monitor.metrics import MetricsPage
 from monitor.queries import Queries
 from monitor.reading import FileData, LocalFile, read_file
 from monitor.rows import SpanRows
-from monitor.settings import Settings, SourceSettings
+from monitor.settings import Settings
 from monitor.sources.base import FileRef, Source
-from monitor.sources.local import LocalSource
+from monitor.sources.opening import Clients, build_source, open_clients
 from monitor.status import Parts, readings_of, status_of
 from monitor.store import Store, open_store
 from monitor.upkeep import Retention, Upkeep
@@ -203,13 +202,16 @@ class Daemon:
         # Each source's events hold a thread for as long as they are waited for.
         threads = anyio.to_thread.current_default_thread_limiter()
         threads.total_tokens = THREADS + 2 * len(settings.source)
-        async with open_decode_pool(
-            workers=settings.ingest_workers,
-            memory_bytes=settings.ingest_worker_memory_bytes,
-            deadline_seconds=settings.ingest_file_deadline_seconds,
-            max_file_bytes=settings.ingest_max_file_bytes,
-        ) as pool:
-            current = self._build_round(pool)
+        async with (
+            open_clients(settings) as clients,
+            open_decode_pool(
+                workers=settings.ingest_workers,
+                memory_bytes=settings.ingest_worker_memory_bytes,
+                deadline_seconds=settings.ingest_file_deadline_seconds,
+                max_file_bytes=settings.ingest_max_file_bytes,
+            ) as pool,
+        ):
+            current = self._build_round(pool, clients)
             self._show_round(current)  # before anything is awaited: requests may come in as soon as the server is open
             await pool.warm_up()
             async with anyio.create_task_group() as inner:
@@ -230,9 +232,9 @@ class Daemon:
         await group.start(source.run, partial(current.ingest.accept, number))
         current.first_poll_done[number] = True
 
-    def _build_round(self, pool: DecodePool) -> Round:
+    def _build_round(self, pool: DecodePool, clients: Clients) -> Round:
         settings = self.settings
-        sources: list[Source] = [self._build_source(source) for source in settings.source]
+        sources = [build_source(source, clients) for source in settings.source]
         self.budgets.limit = settings.metrics_functions_per_phase
         upkeep = Upkeep(
             store=self.store,
@@ -277,15 +279,6 @@ class Daemon:
             upkeep=upkeep,
             page=page,
             first_poll_done=[False] * len(sources),
-        )
-
-    def _build_source(self, source: SourceSettings) -> Source:
-        return LocalSource(
-            Path(source.path),
-            job=source.job,
-            poll_interval_seconds=source.poll_interval_seconds,
-            events=source.events,
-            full_scan_seconds=source.full_scan_seconds,
         )
 
     def _show_round(self, current: Round) -> None:

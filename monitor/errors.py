@@ -19,6 +19,19 @@ class SourceUnavailable(MonitorError):
     """A source cannot be read now; the next poll tries again."""
 
 
+class RequestFailed(SourceUnavailable):
+    """One request to a bucket or a queue failed.
+
+    Args:
+        message: what was asked of what, and what the answer was.
+        kind: one word for counting, such as throttled, timeout, denied or missing.
+    """
+
+    def __init__(self, message: str, *, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 class CorruptFile(MonitorError):
     """One file or name cannot be used; it is counted and set aside, the others go on.
 

@@ -112,18 +112,11 @@ def address(value: object) -> object:
     return value
 
 
-def local_type(value: object) -> object:
-    """Read the type of a source."""
-    if value == "s3":
-        raise ValueError('this version follows local folders only: type = "local"')
-    return one_of("local")(value)
-
-
-def local_path(value: object) -> object:
-    """Read the folder of a source."""
-    if isinstance(value, str) and value.startswith("s3://"):
-        raise ValueError("this version follows local folders only")
-    return name(value)
+def web_address(value: object) -> object:
+    """Read a URL, or nothing."""
+    if value == "" or (isinstance(value, str) and re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", value)):
+        return value
+    raise ValueError('must be a URL such as "https://minio.example:9000", or "" for AWS')
 
 
 def table(*settings: Setting) -> dict[str, Setting]:
@@ -239,19 +232,51 @@ SETTINGS = table(
 )
 
 SOURCE_SETTINGS = table(
-    setting("type", "local", "", local_type, "Kind of source."),
-    setting("path", "", "path", local_path, "The folder that holds framework/, or one above or below it. Required."),
+    setting("type", "local", "", one_of("local", "s3"), 'Kind of source. Default: "s3" where the path is s3://….'),
+    setting(
+        "path",
+        "",
+        "path",
+        name,
+        "The folder that holds framework/, or one above or below it; or s3://bucket/prefix. Required.",
+    ),
     setting("job", "", "", name, "Name of the training job. Default: the job at the top of the file."),
-    setting("poll_interval_seconds", 1.0, "seconds", number(0.05, 3600), "Between two looks for new spans."),
+    setting(
+        "poll_interval_seconds",
+        1.0,
+        "seconds",
+        number(0.05, 3600),
+        "Between two looks for new spans. In a bucket 10 unless it is said.",
+    ),
     setting("events", True, "", switch, "Use file-system events besides polling."),
     setting(
         "full_scan_seconds",
         60.0,
         "seconds",
         number(1, 86400),
-        "Least time between two scans that trust no modification time.",
+        "Least time between two scans that trust no modification time. In a bucket 3600 unless it is said.",
     ),
+    setting("region", "", "", word, "Region of the bucket. Default: that of the profile or the environment."),
+    setting("profile", "", "", word, "Profile of the AWS configuration, which may assume a role."),
+    setting("endpoint", "", "URL", web_address, "Where an S3-compatible store is. Default: AWS."),
+    setting("path_style", False, "", switch, "Put the bucket into the path of URLs, as some stores need it."),
+    setting("anonymous", False, "", switch, "Sign no request: for public buckets."),
+    setting("requester_pays", False, "", switch, "Agree to pay for the requests to another's bucket."),
 )
+
+BUCKET_DEFAULTS: dict[str, object] = {"poll_interval_seconds": 10.0, "full_scan_seconds": 3600.0}
+"""Where a look costs money, other defaults hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Settings:
+    """How S3 is reached; sources with equal ones share a client. "" leaves it to the standard chain."""
+
+    region: str = ""
+    profile: str = ""
+    endpoint: str = ""
+    path_style: bool = False
+    anonymous: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +289,23 @@ class SourceSettings:
     poll_interval_seconds: float
     events: bool
     full_scan_seconds: float
+    region: str = ""
+    profile: str = ""
+    endpoint: str = ""
+    path_style: bool = False
+    anonymous: bool = False
+    requester_pays: bool = False
+
+    @property
+    def s3(self) -> S3Settings:
+        """How the bucket is reached."""
+        return S3Settings(
+            region=self.region,
+            profile=self.profile,
+            endpoint=self.endpoint,
+            path_style=self.path_style,
+            anonymous=self.anonymous,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["tests.sources.moto_server"]
+
 DATA = Path(__file__).parent / "data"
 SPARE_DESCRIPTORS = 8
 """Caches of the interpreter and of libraries may keep so many open for themselves."""

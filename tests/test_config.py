@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from monitor.config import SettingsError, check_config, default_state_dir, line_index, load_settings
-from monitor.settings import SETTINGS, SOURCE_SETTINGS, Settings
+from monitor.settings import SETTINGS, SOURCE_SETTINGS, S3Settings, Settings
 
 ANNOTATED = Path(__file__).parents[1] / "config" / "phasewatch.toml"
 HOME = {"HOME": "/home/ada"}
@@ -152,10 +152,37 @@ def test_sizes_may_have_units(tmp_path: Path, text: str, size: int) -> None:
     assert load_settings(path, HOME).ingest_max_file_bytes == size
 
 
-@pytest.mark.parametrize("line", ['type = "s3"\npath = "/a"', 'path = "s3://bucket/x"'])
-def test_s3_is_refused_by_name(tmp_path: Path, line: str) -> None:
-    ((_, message),) = mistakes(tmp_path, f"[[source]]\n{line}\n")
-    assert "this version follows local folders only" in message
+def test_a_path_in_s3_makes_an_s3_source_with_its_own_defaults(tmp_path: Path) -> None:
+    path = written(tmp_path, '[[source]]\npath = "s3://bucket/a/b/"\n[[source]]\npath = "/x"\n')
+    bucket, folder = load_settings(path, HOME).source
+    assert (bucket.type, bucket.path) == ("s3", "s3://bucket/a/b")
+    assert (bucket.poll_interval_seconds, bucket.full_scan_seconds) == (10, 3600)
+    assert (folder.type, folder.path, folder.poll_interval_seconds) == ("local", "/x", 1)
+
+
+def test_how_a_bucket_is_reached_may_be_said(tmp_path: Path) -> None:
+    text = (
+        '[[source]]\ntype = "s3"\npath = "s3://bucket"\nregion = "eu-west-1"\nprofile = "p"\n'
+        'endpoint = "http://127.0.0.1:9"\npath_style = true\nanonymous = true\npoll_interval_seconds = 2\n'
+    )
+    (source,) = load_settings(written(tmp_path, text), HOME).source
+    assert source.s3 == S3Settings(
+        region="eu-west-1", profile="p", endpoint="http://127.0.0.1:9", path_style=True, anonymous=True
+    )
+    assert source.poll_interval_seconds == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "complaint"),
+    [
+        ('type = "s3"\npath = "/a"', "'/a' is no place in S3: write s3://bucket/prefix"),
+        ('type = "local"\npath = "s3://bucket/x"', 's3://bucket/x is in S3: write type = "s3", or leave the type out'),
+        ('path = "s3://"', "names no bucket"),
+        ('path = "s3://bucket/x"\nendpoint = "localhost:9000"', "must be a URL such as"),
+    ],
+)
+def test_what_is_wrong_with_a_place_in_s3_is_told(lines: str, complaint: str, tmp_path: Path) -> None:
+    assert any(complaint in message for _, message in mistakes(tmp_path, f"[[source]]\n{lines}\n"))
 
 
 def test_a_variable_that_means_nothing_is_a_mistake() -> None:

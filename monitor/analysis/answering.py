@@ -73,7 +73,13 @@ class Answering(Protocol):
         """Read a span's data file."""
 
     def page(self, row: SpanRow) -> str:
-        """Return where the picture of a sampled session lies on this machine."""
+        """Return where the picture of a sampled session lies on this machine, having brought it there."""
+
+    def picture(self, path: str) -> str | None:
+        """Return where the picture beside a data file lies; None where there is none."""
+
+    def place(self, path: str) -> str:
+        """Return where a data file lies for whoever wants to open it."""
 
     def close(self) -> None:
         """Give back threads and processes; later calls are refused."""

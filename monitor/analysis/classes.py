@@ -20,9 +20,10 @@ from monitor.analysis.folder import SourceAnswers, open_folder
 from monitor.analysis.functions import cProfileStats
 from monitor.analysis.remote import DaemonAnswers
 from monitor.analysis.sessions import PyinstrumentSessions, PyinstrumentStepStats, PyinstrumentTree
-from monitor.analysis.spans import Pictures, StepPythonProfileStats, stats_files, stats_frame
+from monitor.analysis.spans import StepPythonProfileStats, stats_files, stats_frame
 from monitor.answers import FrameTable, PhaseStats, Scope
-from monitor.errors import ArgumentError
+from monitor.errors import ArgumentError, ConfigError
+from monitor.s3_url import parse_s3_url
 from monitor.selection import (
     BetweenModes,
     ByStep,
@@ -77,7 +78,6 @@ class PythonProfileAnalysis:
     ) -> None:
         self._answers = open_answers(local_profile_dir, s3_path, socket, job)
         self._frame: tuple[object, pd.DataFrame] | None = None
-        self._pictures = Pictures()
 
     # -- spans that a question selects ---------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class PythonProfileAnalysis:
         self._refresh(refresh_stats)
         version = self._answers.version()
         if self._frame is None or version is None or self._frame[0] != version:
-            self._frame = (version, stats_frame(self._answers.listing(self._scope("all")), self._pictures))
+            self._frame = (version, stats_frame(self._answers.listing(self._scope("all")), self._answers))
         frame = self._frame[1]
         if not len(frame):
             say(NOTHING_AT_ALL)
@@ -201,7 +201,7 @@ class PythonProfileAnalysis:
     @property
     def python_profile_stats(self) -> list[StepPythonProfileStats]:
         """One record for each stats file that was found at the last refresh, by (start time, node)."""
-        return stats_files(self._answers.profiles(self._scope("all")), self._answers.page)
+        return stats_files(self._answers.profiles(self._scope("all")), self._answers)
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class PythonProfileAnalysis:
         return self._result(selected)
 
     def _result(self, selected: Selected) -> Any:
-        return stats_files(selected.rows(), self._answers.page)
+        return stats_files(selected.rows(), self._answers)
 
     def _refresh(self, refresh_stats: bool) -> None:
         if refresh_stats:
@@ -324,11 +324,27 @@ def open_answers(
     if job is not None and not job:
         raise ArgumentError("job", job, "must be a name")
     root = Path(local_profile_dir).expanduser()
+    if s3_path is not None:
+        return open_bucket_answers(s3_path, root, job or DEFAULT_JOB)
     if not root.exists():
         raise ArgumentError("local_profile_dir", str(local_profile_dir), "does not exist; give the folder of profiles")
     if not root.is_dir():
         raise ArgumentError("local_profile_dir", str(local_profile_dir), "is a file; give the folder of profiles")
     return SourceAnswers(open_folder(root, job or DEFAULT_JOB), str(root))
+
+
+def open_bucket_answers(s3_path: str, local_folder: Path, job: str) -> Answering:
+    """Answer from a bucket, keeping what is downloaded in a local folder."""
+    try:
+        url = parse_s3_url(s3_path)
+    except (ConfigError, AttributeError) as error:
+        allowed = str(error) if isinstance(error, ConfigError) else "must be s3://bucket/prefix"
+        raise ArgumentError("s3_path", s3_path, allowed) from None
+    if local_folder.exists() and not local_folder.is_dir():
+        raise ArgumentError("local_profile_dir", str(local_folder), "is a file; give a folder for what is downloaded")
+    from monitor.analysis.bucket import open_bucket  # costs half a second: only who reads a bucket pays
+
+    return SourceAnswers(open_bucket(url, job, local_folder), str(url))
 
 
 def pair_of(phase: PhaseStats) -> ModePair:

@@ -3,6 +3,7 @@ in memory. Everything that waits lives on a thread of its own; answers are made 
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import warnings
@@ -56,8 +57,14 @@ class NotebookSource(Source, Protocol):
     def unchanged(self) -> bool:
         """Tell cheaply, on any thread while no poll is under way, that a poll would find nothing."""
 
-    def page(self, row: SpanRow) -> str:
-        """Return where the picture of a session lies on this machine."""
+    async def fetch_picture(self, row: SpanRow) -> str:
+        """Return where the picture of a session lies on this machine, having brought it there."""
+
+    def place(self, path: str) -> str:
+        """Return where a data file lies for whoever wants to open it."""
+
+    def picture(self, path: str) -> str | None:
+        """Return where the picture beside a data file lies; None where there is none."""
 
     def near(self, row: SpanRow) -> LocalFile | None:
         """Return the data file where it lies on this machine and may be read without asking the source."""
@@ -248,8 +255,21 @@ class SourceAnswers:
         raise found
 
     def page(self, row: SpanRow) -> str:
-        """Return where the picture of a sampled session lies on this machine."""
-        return self._intake.source.page(row)
+        """Return where the picture of a sampled session lies on this machine, having brought it there."""
+        near = self._intake.source.near(row)
+        picture = None if near is None else Path(near.path).with_name(HTML_FILE)
+        if picture is not None and picture.exists():
+            return str(picture)
+        self._refuse_closed()
+        return self._loop.start(self._intake.source.fetch_picture, row).result()
+
+    def picture(self, path: str) -> str | None:
+        """Return where the picture beside a data file lies; None where there is none."""
+        return self._intake.source.picture(path)
+
+    def place(self, path: str) -> str:
+        """Return where a data file lies for whoever wants to open it."""
+        return self._intake.source.place(path)
 
     def close(self) -> None:
         """End the thread and the decoders; later calls are refused."""
@@ -311,13 +331,27 @@ class FolderSource(LocalSource):
     def __init__(self, root: Path, *, job: str) -> None:
         super().__init__(root, job=job, poll_interval_seconds=NEVER_SECONDS, events=False)
 
-    def page(self, row: SpanRow) -> str:
+    async def fetch_picture(self, row: SpanRow) -> str:
         """Return where the picture of a session lies: beside its data."""
         return str(Path(row.path).with_name(HTML_FILE))
+
+    def place(self, path: str) -> str:
+        """Return a data file's path as it is."""
+        return path
+
+    def picture(self, path: str) -> str | None:
+        """Return the picture beside a data file; None where there is none."""
+        return picture_beside(path)
 
     def near(self, row: SpanRow) -> LocalFile:
         """Return the data file."""
         return LocalFile(row.path, self.root_path)
+
+
+def picture_beside(path: str) -> str | None:
+    """Return the picture beside a session's data file; None where there is none."""
+    picture = f"{path.rpartition('/')[0]}/{HTML_FILE}"
+    return picture if os.path.exists(picture) else None  # noqa: PTH110 - for each session of a run
 
 
 def open_folder(root: Path, job: str) -> OpenSource:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from monitor.analysis.answering import Selected, always
+from monitor.analysis.folder import picture_beside
 from monitor.answers import ANY_NODE, FrameTable, PhaseFrames, PhaseStats, Scope, SpanRow
 from monitor.api.schema import (
     JobPhaseTrees,
@@ -190,6 +191,14 @@ class DaemonAnswers:
     def page(self, row: SpanRow) -> str:
         """Return where the picture of a session lies, on the daemon's machine: beside its data."""
         return str(Path(row.path).with_name(HTML_FILE))
+
+    def picture(self, path: str) -> str | None:
+        """Return the picture beside a data file; None where this machine has none."""
+        return picture_beside(path)
+
+    def place(self, path: str) -> str:
+        """Return a data file's path as the daemon names it."""
+        return path
 
     def close(self) -> None:
         """Refuse later calls."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +12,6 @@ import pandas as pd
 
 from monitor.answers import SpanRow
 from monitor.finding import SpanListing
-from monitor.layout import HTML_FILE
 from monitor.rows import columns_of
 from monitor.selection import NO_END_STEP, ByTime, in_step_interval
 from monitor.spans import PythonProfileModes, Span, StepPhase, parse_span_name
@@ -86,19 +84,28 @@ class StepPythonProfileStats:
         return repr(self.__dict__)
 
 
-def stats_files(rows: Iterable[SpanRow], page: Callable[[SpanRow], str]) -> list[StepPythonProfileStats]:
+class Places(Protocol):
+    """Knows where files lie."""
+
+    def place(self, path: str) -> str:
+        """Return where a data file lies for whoever wants to open it."""
+
+    def picture(self, path: str) -> str | None:
+        """Return where the picture beside a data file lies; None where there is none."""
+
+
+def stats_files(rows: Iterable[SpanRow], places: Places) -> list[StepPythonProfileStats]:
     """List the files of spans, as the original does: of a sampled session its data, and its picture if it is there."""
     files: list[StepPythonProfileStats] = []
     for row in rows:
-        files.append(StepPythonProfileStats.of_row(row, row.path))
-        if row.profiler == "pyinstrument":
-            picture = page(row)
-            if Path(picture).name == HTML_FILE and Path(picture).exists():
-                files.append(StepPythonProfileStats.of_row(row, picture))
+        files.append(StepPythonProfileStats.of_row(row, places.place(row.path)))
+        picture = places.picture(row.path) if row.profiler == "pyinstrument" else None
+        if picture is not None:
+            files.append(StepPythonProfileStats.of_row(row, picture))
     return files
 
 
-def stats_frame(listing: SpanListing, pictures: Pictures) -> pd.DataFrame:
+def stats_frame(listing: SpanListing, places: Places) -> pd.DataFrame:
     """Lay the files of spans out as the original's DataFrame: modes as words, phases as StepPhase, times in
     microseconds, steps of `*` as -1 at the start and infinity at the end."""
     said, keys = listing.said, listing.keys
@@ -114,33 +121,16 @@ def stats_frame(listing: SpanListing, pictures: Pictures) -> pd.DataFrame:
         "end_step": end_steps(said.end_step),
         "end_phase": PHASES_BY_ORDER[said.end_phase],
         "end_time_since_epoch_in_micros": said.end_us,
-        "stats_path": objects(listing.paths),
+        "stats_path": objects([places.place(path) for path in listing.paths]),
     }
     sampled = np.asarray([key.profiler == "pyinstrument" for key in keys], dtype=np.bool_)
     if sampled.any():
         there = [
-            pictures.beside(path) if sampled[key] else None
+            places.picture(path) if sampled[key] else None
             for path, key in zip(listing.paths, listing.series, strict=True)
         ]
         columns = with_pictures(columns, there)
     return pd.DataFrame(columns)
-
-
-class Pictures:
-    """Knows which sessions have their picture, and looks again only for those that had none."""
-
-    def __init__(self) -> None:
-        self._there: dict[str, str] = {}
-
-    def beside(self, path: str) -> str | None:
-        """Return the picture of a session's data file, or None where there is none (yet)."""
-        picture = self._there.get(path)
-        if picture is None:
-            picture = f"{path.rpartition('/')[0]}/{HTML_FILE}"
-            if not os.path.exists(picture):  # noqa: PTH110 - for each session of a run
-                return None
-            self._there[path] = picture
-        return picture
 
 
 def with_pictures(columns: dict[str, Any], pictures: list[str | None]) -> dict[str, Any]:

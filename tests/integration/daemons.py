@@ -23,7 +23,7 @@ from monitor.settings import Settings
 DEADLINE_SECONDS = 20.0
 
 
-def settings_for(folder: Path, source: Path, **more: object) -> Settings:
+def settings_for(folder: Path, source: Path | str, **more: object) -> Settings:
     """Settings with everything below one short folder; `section__key=value` sets more."""
     overrides: dict[str, object] = {
         "source.path": str(source),
@@ -60,7 +60,7 @@ async def daemon_inside(settings: Settings) -> AsyncIterator[tuple[Daemon, Async
 
 @contextmanager
 def daemon_child(
-    folder: Path, source: Path | None, *arguments: str
+    folder: Path, source: Path | str | None, *arguments: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], Client]]:
     """Run a daemon as a child process; it is killed at the end if it still runs."""
     socket = folder / "s.sock"

@@ -90,13 +90,10 @@ def test_a_refused_query_says_what_is_allowed(tmp_path: Path, short_tmp_path: Pa
     assert answer.stderr == "phasewatch: end=1 is before start=5\n"
 
 
-def test_run_without_a_folder_and_with_s3_says_what_to_do() -> None:
+def test_run_without_a_folder_says_what_to_do() -> None:
     nothing = command("run")
     assert nothing.returncode == 2
     assert "name a folder" in nothing.stderr
-    remote = command("run", "s3://bucket/prefix")
-    assert remote.returncode == 2
-    assert "local folders only" in remote.stderr
 
 
 def test_check_says_each_mistake_with_its_line(tmp_path: Path) -> None:

@@ -16,6 +16,20 @@ from monitor.api.schema import StatsAnswer
 from monitor.client import AsyncClient
 from monitor.tables import FunctionRow
 from tests.integration.daemons import daemon_inside, settings_for
+from tests.sources.moto_server import MotoServer
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def parity_place(request: pytest.FixtureRequest, parity_dir: Path) -> Path | str:
+    """Where the profiles lie that the original answered questions about: on disk, and in a bucket."""
+    if request.param == "folder":
+        return parity_dir
+    request.getfixturevalue("aws_endpoint")
+    server: MotoServer = request.getfixturevalue("moto_server")
+    bucket = server.make_bucket()
+    assert server.upload(bucket, "job/profiler-output/", parity_dir) > 100
+    return f"s3://{bucket}/job/profiler-output"
+
 
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 Row = tuple[int, int, float, float, dict[str, tuple[float, ...]]]
@@ -122,10 +136,10 @@ async def check_list(client: AsyncClient, answer: list[dict[str, Any]], profiler
 
 
 async def test_every_cprofile_question_gets_the_original_answer(
-    parity_dir: Path, data_dir: Path, short_tmp_path: Path
+    parity_place: Path | str, data_dir: Path, short_tmp_path: Path
 ) -> None:
     cases = load_cases(data_dir, "cprofile")
-    async with daemon_inside(settings_for(short_tmp_path, parity_dir)) as (_, client):
+    async with daemon_inside(settings_for(short_tmp_path, parity_place)) as (_, client):
         await client.jobs(fresh=True)
         for method, arguments, answer in cases:
             if method == "fetch_profile_stats_by_training_phase":
@@ -168,10 +182,10 @@ def frame_sums(sessions: list[dict[str, Any]] | None) -> dict[tuple[str, int, st
 
 
 async def test_every_pyinstrument_question_selects_the_original_sessions(
-    parity_dir: Path, data_dir: Path, short_tmp_path: Path
+    parity_place: Path | str, data_dir: Path, short_tmp_path: Path
 ) -> None:
     cases = load_cases(data_dir, "pyinstrument")
-    async with daemon_inside(settings_for(short_tmp_path, parity_dir)) as (_, client):
+    async with daemon_inside(settings_for(short_tmp_path, parity_place)) as (_, client):
         await client.jobs(fresh=True)
         for method, arguments, answer in cases:
             if method == "list_available_node_ids":

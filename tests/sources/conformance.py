@@ -60,8 +60,11 @@ class Place(Protocol):
     def source(self) -> Source:
         """The source that looks here; not running yet."""
 
-    def put(self, step: int, data: bytes | None, *, node: str = NODE) -> None:
-        """Make a span with a data file, or without one where the data is None."""
+    def put(self, step: int, data: bytes, *, node: str = NODE) -> None:
+        """Make a span with a data file, or write that file anew."""
+
+    def empty(self, step: int) -> None:
+        """Remove a span's data file; its folder stays, in places that have folders."""
 
     def remove(self, step: int, *, node: str = NODE) -> None:
         """Remove a span and all that is in it."""
@@ -92,7 +95,7 @@ async def names_what_comes_later_and_nothing_twice(place: Place) -> None:
     place.put(1, b"one")
     async with running(place.source) as collector:
         place.put(2, b"two")
-        place.put(3, None)
+        place.put(3, b"three")
         await place.source.poll()
         await place.source.poll()
         assert collector.steps() == [1, 2, 3]
@@ -110,16 +113,17 @@ async def names_a_span_again_that_went_and_came_back(place: Place) -> None:
 
 async def hands_over_in_lists_of_bounded_length(place: Place) -> None:
     for step in range(1_500):
-        place.put(step, None)
+        place.put(step, b"x")
     async with running(place.source) as collector:
         assert collector.steps() == list(range(1_500))
         assert collector.largest <= 1_000
 
 
 async def reads_in_the_order_given_and_says_what_is_missing(place: Place) -> None:
-    for step, data in ((1, b"one"), (2, None), (3, b"three")):
+    for step, data in ((1, b"one"), (2, b"two"), (3, b"three")):
         place.put(step, data)
     async with running(place.source) as collector:
+        place.empty(2)
         refs = sorted(collector.refs, key=lambda ref: -ref.span.start_step)
         answers = [contents(one) for one in await place.source.read(refs, max_bytes=100)]
         assert answers == [b"three", "missing", b"one"]
@@ -135,13 +139,14 @@ async def refuses_a_file_that_is_too_large(place: Place) -> None:
 
 
 async def tells_versions_that_change_with_the_file(place: Place) -> None:
-    for step, data in ((1, b"one"), (2, None), (3, b"three")):
+    for step, data in ((1, b"one"), (2, b"two"), (3, b"three")):
         place.put(step, data)
     async with running(place.source) as collector:
+        place.empty(2)
         refs = sorted(collector.refs, key=lambda ref: ref.span.start_step)
         before = await place.source.versions(refs)
         assert before[0]
-        assert before[1] == ()
+        assert not before[1]  # () where its folder is left, None where there are no folders
         place.put(1, b"longer than before")
         place.remove(3)
         after = await place.source.versions(refs)
@@ -267,9 +272,13 @@ class MemoryPlace:
     def __init__(self) -> None:
         self.source = MemorySource()
 
-    def put(self, step: int, data: bytes | None, *, node: str = NODE) -> None:
+    def put(self, step: int, data: bytes, *, node: str = NODE) -> None:
         """Make a span."""
         self.source.files[f"{node}/{span_name(step)}/python_stats"] = data
+
+    def empty(self, step: int) -> None:
+        """Remove a span's file."""
+        self.source.files[f"{NODE}/{span_name(step)}/python_stats"] = None
 
     def remove(self, step: int, *, node: str = NODE) -> None:
         """Remove a span."""

@@ -37,9 +37,13 @@ class LocalPlace:
         self._root = root
         self.source = LocalSource(root, job="job", poll_interval_seconds=NEVER_SECONDS, events=events)
 
-    def put(self, step: int, data: bytes | None, *, node: str = NODE) -> None:
+    def put(self, step: int, data: bytes, *, node: str = NODE) -> None:
         """Make a span."""
         put_span(self._root / node, step, data)
+
+    def empty(self, step: int) -> None:
+        """Remove a span's file."""
+        put_span(self._root / NODE, step, None).unlink()
 
     def remove(self, step: int, *, node: str = NODE) -> None:
         """Remove a span."""
@@ -57,6 +61,16 @@ PLACES: dict[str, Callable[[Path], Place]] = {
 @pytest.mark.parametrize("kind", PLACES)
 async def test_a_source(kind: str, rule: Rule, tmp_path: Path) -> None:
     await rule(PLACES[kind](tmp_path))
+
+
+@pytest.mark.parametrize("events", [True, False])
+async def test_a_span_is_named_before_its_file_is_there(events: bool, tmp_path: Path) -> None:
+    source = LocalSource(tmp_path, job="job", poll_interval_seconds=NEVER_SECONDS, events=events)
+    async with running(source) as collector:
+        put_span(tmp_path / NODE, 1, None)
+        await source.poll()
+        assert collector.steps() == [1]
+        assert await source.versions(collector.refs) == [()]
 
 
 @pytest.mark.parametrize("events", [True, False])

@@ -1,0 +1,240 @@
+"""A prefix of a bucket as a source. A span is there when its data object is: objects appear whole, so nothing waits.
+
+Only data objects are named and read; pictures (HTML) are never downloaded. Listing and reading share one pacer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from time import perf_counter
+
+import anyio
+from anyio.abc import TaskStatus
+
+from monitor.errors import ReadError, RequestFailed
+from monitor.logs import log_once
+from monitor.reading import FileData, Version
+from monitor.s3_url import S3Url, parse_s3_url
+from monitor.sources.base import Accept, FileRef, Readable, SourceStatistics
+from monitor.sources.pacing import Pacer
+from monitor.sources.s3_client import Bucket, S3Client, open_s3_client
+from monitor.sources.s3_listing import ListPage, Sorter
+
+__all__ = ["S3Source", "open_s3_client", "parse_s3_url"]
+
+logger = logging.getLogger("phasewatch.source")
+
+LIST_ATTEMPTS = 4
+READ_ATTEMPTS = 5
+MOST_BYTES_AT_ONCE = 64 * 2**20
+"""A call of `read` gives about so many bytes, and always one file; the others are postponed."""
+
+
+class S3Source:
+    """Follows one prefix.
+
+    Args:
+        client: open as long as the source is used.
+        url: where framework/ is found, or a place above or below it.
+        poll_interval_seconds: between two looks.
+        most_requests: at the same time, when the store bears it.
+    """
+
+    def __init__(
+        self,
+        client: S3Client,
+        url: S3Url,
+        *,
+        job: str,
+        poll_interval_seconds: float = 10.0,
+        requester_pays: bool = False,
+        most_requests: int = 32,
+    ) -> None:
+        self._bucket = Bucket(client, url.bucket, requester_pays=requester_pays)
+        self._url = url
+        self._job = job
+        self._poll_interval = poll_interval_seconds
+        self._pacer = Pacer(most=most_requests)
+        self._readers = most_requests
+        self._sorter = Sorter(url.bucket)
+        self._accept: Accept | None = None
+        self._asked: list[anyio.Event] = []
+        self._wake = anyio.Event()
+        self._ended = False
+        self._seen: set[str] = set()
+        self._available = True
+        self._polls = self._listings = self._spans_seen = self._bytes = 0
+        self._last_poll_seconds = self._listing_seconds = 0.0
+
+    @property
+    def job(self) -> str:
+        """The job whose profiles these are."""
+        return self._job
+
+    @property
+    def name(self) -> str:
+        """The place as s3://bucket/prefix."""
+        return str(self._url)
+
+    async def run(self, accept: Accept, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Find spans until cancelled; `started()` once the first complete poll is handed over."""
+        self._accept = accept
+        due = anyio.current_time()
+        try:
+            await self._look()
+            task_status.started()
+            while True:
+                if anyio.current_time() >= due:
+                    due = max(due + self._poll_interval, anyio.current_time() - self._poll_interval)
+                with anyio.CancelScope(deadline=due):
+                    await self._wake.wait()
+                await self._answer_polls()
+        finally:
+            self._ended = True
+            release(self._asked)
+
+    async def poll(self) -> None:
+        """Look at everything that changed, now; returns when all that was found is handed over."""
+        if self._ended:
+            return
+        done = anyio.Event()
+        self._asked.append(done)
+        self._wake.set()
+        await done.wait()
+
+    async def read(self, refs: Sequence[FileRef], *, max_bytes: int) -> list[Readable]:
+        """Download data objects, in the order given. While S3 is not to be reached this waits."""
+        answers: list[Readable] = [ReadError("not read yet", kind="postponed")] * len(refs)
+        places = iter(range(len(refs)))
+        budget = MOST_BYTES_AT_ONCE
+
+        async def read_some() -> None:
+            nonlocal budget
+            for place in places:
+                if budget <= 0:
+                    return
+                answers[place] = answer = await self._read_one(refs[place], max_bytes)
+                if isinstance(answer, FileData):
+                    budget -= len(answer.data)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(min(self._readers, len(refs))):
+                group.start_soon(read_some)
+        return answers
+
+    async def versions(self, refs: Sequence[FileRef]) -> list[Version | None]:
+        """Look at data objects without reading them; one that may not be looked at has the version ()."""
+        versions: list[Version | None] = [()] * len(refs)
+        places = iter(range(len(refs)))
+
+        async def look_at_some() -> None:
+            for place in places:
+                versions[place] = await self._look_at_one(refs[place])
+
+        async with anyio.create_task_group() as group:
+            for _ in range(min(self._readers, len(refs))):
+                group.start_soon(look_at_some)
+        return versions
+
+    def statistics(self) -> SourceStatistics:
+        """Say what happened since the start."""
+        return SourceStatistics(
+            polls=self._polls,
+            last_poll_seconds=self._last_poll_seconds,
+            available=self._available,
+            folders=0,
+            spans_seen=self._spans_seen,
+            ignored_names=self._sorter.ignored_names,
+            refused_links=0,
+            unreadable_folders=0,
+            events=0,
+            events_active=False,
+            listings=self._listings,
+            listing_seconds=self._listing_seconds,
+        )
+
+    # -- finding ---------------------------------------------------------------------------------------------------
+
+    async def _answer_polls(self) -> None:
+        self._wake = anyio.Event()
+        asked, self._asked = self._asked, []
+        try:
+            await self._look()
+        finally:
+            release(asked)
+
+    async def _look(self) -> None:
+        """Look once. A store that cannot be reached is said so, and is looked at again next time."""
+        started = perf_counter()
+        try:
+            await self._list_all()
+            self._available = True
+        except RequestFailed as error:
+            self._available = False
+            message = "%s; looking again every %g s"
+            key = f"s3:{self._url}:{error.kind}"
+            log_once(logger, key, message, error, self._poll_interval, level=logging.WARNING)
+        self._polls += 1
+        self._last_poll_seconds = perf_counter() - started
+
+    async def _list_all(self) -> None:
+        """Name every span that is listed and was not at the last look."""
+        listed: set[str] = set()
+        token = ""
+        while True:
+            page = await self._list(token)
+            refs = self._sorter.refs_of(page.objects)
+            listed.update(ref.path for ref in refs)
+            await self._hand_over([ref for ref in refs if ref.path not in self._seen])
+            token = page.token
+            if not token:
+                break
+        self._seen = listed
+
+    async def _list(self, token: str) -> ListPage:
+        started = perf_counter()
+        try:
+            return await self._pacer.ask(
+                "list",
+                lambda: self._bucket.list_page(self._url.prefix, token=token),
+                attempts=LIST_ATTEMPTS,
+            )
+        finally:
+            self._listings += 1
+            self._listing_seconds += perf_counter() - started
+
+    async def _hand_over(self, refs: list[FileRef]) -> None:
+        if self._accept is None:
+            raise RuntimeError("the source does not run")
+        if refs:
+            await self._accept(refs)
+        self._seen.update(ref.path for ref in refs)
+        self._spans_seen += len(refs)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    async def _read_one(self, ref: FileRef, max_bytes: int) -> Readable:
+        key = self._sorter.key_of(ref)
+        try:
+            data = await self._pacer.ask(
+                "get", lambda: self._bucket.get(key, max_bytes), attempts=READ_ATTEMPTS, patient=True
+            )
+        except RequestFailed as error:
+            return ReadError(str(error), kind="missing" if error.kind == "missing" else "unreadable")
+        if isinstance(data, FileData):
+            self._bytes += len(data.data)
+        return data
+
+    async def _look_at_one(self, ref: FileRef) -> Version | None:
+        key = self._sorter.key_of(ref)
+        try:
+            return await self._pacer.ask("head", lambda: self._bucket.look(key), attempts=READ_ATTEMPTS, patient=True)
+        except RequestFailed:
+            return ()
+
+
+def release(waiting: list[anyio.Event]) -> None:
+    """Let all go that wait."""
+    for done in waiting:
+        done.set()
