@@ -16,6 +16,7 @@ import aiohttp
 import anyio
 import anyio.to_thread
 import botocore.exceptions
+import botocore.parsers
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore import UNSIGNED
@@ -219,7 +220,7 @@ def kind_of_error(error: Exception) -> str:
             return "broken_body"
         case botocore.exceptions.ResponseStreamingError() | aiohttp.ClientPayloadError():
             return "broken_body"
-        case botocore.exceptions.ResponseParserError():
+        case botocore.parsers.ResponseParserError():
             return "server"
         case botocore.exceptions.HTTPClientError() | aiohttp.ClientError() | OSError():
             return "connection"
