@@ -13,6 +13,7 @@ import os
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 
@@ -133,7 +134,9 @@ class Walker:
         """Tell, by looking at the gates only, that a scan would find nothing new."""
         if self._root is None:
             return False
-        for path, folder in self._by_path.items():
+        # The root as it was given comes first: where it is a link, it may have been switched.
+        looks = chain(((str(self._given), self._root),), self._by_path.items())
+        for path, folder in looks:
             try:
                 status = os.stat(path)  # noqa: PTH116 - this is the whole cost of a question that finds nothing new
             except OSError:

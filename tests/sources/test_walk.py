@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,65 @@ def test_a_settled_folder_is_not_listed_until_its_time_changes(tmp_path: Path) -
     freeze(node, 10**9 + 1)
     assert steps(scan(walker, 100.0)) == [2]
     assert walker.listings == settled + 1
+
+
+WALL = 1_800_000_000
+
+
+@pytest.mark.parametrize(
+    ("local", "age", "trusted"), [(True, 0.2, True), (True, 0.05, False), (False, 30, False), (False, 61, True)]
+)
+def test_an_old_gate_is_trusted_at_once(
+    local: bool, age: float, trusted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monitor.sources.walk.keeps_local_time", lambda device: local)
+    node = tmp_path / NODE
+    put_span(node, 1)
+    for folder in (tmp_path, *node.relative_to(tmp_path).parents, node):
+        path = tmp_path / folder
+        os.utime(path, ns=(0, int((WALL - age) * 1e9)))
+    walker = Walker(tmp_path)
+    list(walker.scan(0.0, wall=WALL))
+    walker.folders()
+    assert walker.holds() is trusted
+
+
+def test_gates_hold_until_something_could_be_new(tmp_path: Path) -> None:
+    """Each way in which something new can come opens them."""
+    base, other = tmp_path / "base", tmp_path / "other"
+    for place in (base, other):
+        put_span(place / NODE, 1)
+    link = tmp_path / "link"
+    link.symlink_to(base)
+    walker = Walker(link)
+    assert not walker.holds()
+
+    times = count(start=0, step=100)
+
+    def settle() -> None:
+        wall = (base / NODE).stat().st_mtime + 3600
+        list(walker.scan(next(times), wall=wall))
+        list(walker.scan(next(times), wall=wall))
+        walker.folders()
+        assert walker.holds()
+
+    settle()
+    put_span(base / NODE, 2)
+    assert not walker.holds()
+    settle()
+    put_span((base / NODE).with_name("9-new"), 1)
+    assert not walker.holds()
+    settle()
+    shutil.rmtree((base / NODE).with_name("9-new"))
+    assert not walker.holds()
+    settle()
+    link.unlink()
+    assert not walker.holds()
+    link.symlink_to(other)
+    assert not walker.holds()
+    settle()
+    walker.distrust()
+    assert not walker.holds()
 
 
 def test_a_full_scan_finds_what_a_gate_missed(tmp_path: Path) -> None:
