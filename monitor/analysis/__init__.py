@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from monitor.analysis.classes import PyinstrumentAnalysis, PythonProfileAnalysis, cProfileAnalysis
-from monitor.analysis.folder import SkippedFileWarning
 from monitor.analysis.functions import Metrics, cProfileFunctionStats, cProfileStats
+from monitor.analysis.inside import SkippedFileWarning
 from monitor.analysis.sessions import PyinstrumentSessions, PyinstrumentStepStats, PyinstrumentTree
 from monitor.analysis.spans import StepPythonProfileStats
 from monitor.analysis.tabular import GroupedStats, StatsDiff, diff

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from monitor.analysis.folder import NEVER_SECONDS, NotebookSource, OpenSource
+from monitor.analysis.intake import NEVER_SECONDS, NotebookSource, OpenSource
 from monitor.answers import SpanRow
 from monitor.errors import ReadError, RequestFailed, SourceUnavailable
 from monitor.layout import HTML_FILE

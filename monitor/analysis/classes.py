@@ -15,15 +15,12 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 import pandas as pd
 
 from monitor.analysis import arguments as a
-from monitor.analysis.answering import Answering, Selected, always
-from monitor.analysis.folder import SourceAnswers, open_folder
+from monitor.analysis.answering import Selected, always
 from monitor.analysis.functions import cProfileStats
-from monitor.analysis.remote import DaemonAnswers
+from monitor.analysis.opening import open_answers
 from monitor.analysis.sessions import PyinstrumentSessions, PyinstrumentStepStats, PyinstrumentTree
 from monitor.analysis.spans import StepPythonProfileStats, stats_files, stats_frame
 from monitor.answers import FrameTable, PhaseStats, Scope
-from monitor.errors import ArgumentError, ConfigError
-from monitor.s3_url import parse_s3_url
 from monitor.selection import (
     BetweenModes,
     ByStep,
@@ -41,7 +38,6 @@ ModePair: TypeAlias = tuple[PythonProfileModes, PythonProfileModes]
 
 NOTHING_IN_INTERVAL = "No stats were found for the requested interval!"
 NOTHING_AT_ALL = "No stats were found!"
-DEFAULT_JOB = "notebook"
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
@@ -309,42 +305,6 @@ class PyinstrumentAnalysis(PythonProfileAnalysis):
             for row in selected.rows()
         ]
         return PyinstrumentSessions(sessions, PyinstrumentTree(selected.table, selected.tree))
-
-
-def open_answers(
-    local_profile_dir: str | Path, s3_path: str | None, socket: str | Path | None, job: str | None
-) -> Answering:
-    """Choose what answers."""
-    if socket is not None:
-        if s3_path is not None:
-            raise ArgumentError("s3_path", s3_path, f"must be left out with socket={str(socket)!r}: the daemon answers")
-        return DaemonAnswers(socket, job)
-    if not isinstance(local_profile_dir, (str, Path)):
-        raise ArgumentError("local_profile_dir", local_profile_dir, "must be a path")
-    if job is not None and not job:
-        raise ArgumentError("job", job, "must be a name")
-    root = Path(local_profile_dir).expanduser()
-    if s3_path is not None:
-        return open_bucket_answers(s3_path, root, job or DEFAULT_JOB)
-    if not root.exists():
-        raise ArgumentError("local_profile_dir", str(local_profile_dir), "does not exist; give the folder of profiles")
-    if not root.is_dir():
-        raise ArgumentError("local_profile_dir", str(local_profile_dir), "is a file; give the folder of profiles")
-    return SourceAnswers(open_folder(root, job or DEFAULT_JOB), str(root))
-
-
-def open_bucket_answers(s3_path: str, local_folder: Path, job: str) -> Answering:
-    """Answer from a bucket, keeping what is downloaded in a local folder."""
-    try:
-        url = parse_s3_url(s3_path)
-    except (ConfigError, AttributeError) as error:
-        allowed = str(error) if isinstance(error, ConfigError) else "must be s3://bucket/prefix"
-        raise ArgumentError("s3_path", s3_path, allowed) from None
-    if local_folder.exists() and not local_folder.is_dir():
-        raise ArgumentError("local_profile_dir", str(local_folder), "is a file; give a folder for what is downloaded")
-    from monitor.analysis.bucket import open_bucket  # costs half a second: only who reads a bucket pays
-
-    return SourceAnswers(open_bucket(url, job, local_folder), str(url))
 
 
 def pair_of(phase: PhaseStats) -> ModePair:

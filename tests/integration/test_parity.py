@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from monitor.api.schema import StatsAnswer
 from monitor.client import AsyncClient
 from monitor.tables import FunctionRow
+from tests.analysis.answers import Row, assert_same_functions, without_addresses
 from tests.integration.daemons import daemon_inside, settings_for
 from tests.sources.moto_server import MotoServer
 
@@ -31,8 +31,6 @@ def parity_place(request: pytest.FixtureRequest, parity_dir: Path) -> Path | str
     return f"s3://{bucket}/job/profiler-output"
 
 
-ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-Row = tuple[int, int, float, float, dict[str, tuple[float, ...]]]
 Answers = list[tuple[str, dict[str, Any], Any]]
 
 
@@ -73,30 +71,8 @@ def ours(rows: list[FunctionRow]) -> dict[str, Row]:
 
 
 def theirs(answer: dict[str, Any] | None) -> dict[str, Row]:
-    """Drop the addresses of the original's answer and add up what then coincides."""
-    merged: dict[str, Row] = {}
-    for name, (primitive, calls, own, total, callers) in (answer or {}).items():
-        key = ADDRESS.sub("", name)
-        before = merged.get(key, (0, 0, 0.0, 0.0, {}))
-        into = dict(before[4])
-        for caller, values in callers.items():
-            caller_key = ADDRESS.sub("", caller)
-            old = into.get(caller_key, (0, 0, 0.0, 0.0))
-            into[caller_key] = tuple(a + b for a, b in zip(old, values, strict=True))
-        merged[key] = (before[0] + primitive, before[1] + calls, before[2] + own, before[3] + total, into)
-    return merged
-
-
-def assert_equal(mine: dict[str, Row], original: dict[str, Row]) -> None:
-    assert mine.keys() == original.keys()
-    for name, row in mine.items():
-        expected = original[name]
-        assert row[:2] == expected[:2], name
-        assert row[2:4] == pytest.approx(expected[2:4], rel=1e-9, abs=0), name
-        assert row[4].keys() == expected[4].keys(), name
-        for caller, values in row[4].items():
-            assert values[:2] == expected[4][caller][:2], (name, caller)
-            assert values[2:] == pytest.approx(expected[4][caller][2:], rel=1e-9, abs=0), (name, caller)
+    """Drop the addresses of the original's answer."""
+    return without_addresses(answer or {})
 
 
 def scope(arguments: dict[str, Any], profiler: str) -> dict[str, Any]:
@@ -147,10 +123,10 @@ async def test_every_cprofile_question_gets_the_original_answer(
                 mine = {f"{phase.start_mode},{phase.end_mode}": ours(phase.functions) for phase in phases}
                 assert mine.keys() == answer.keys()
                 for key, functions in mine.items():
-                    assert_equal(functions, theirs(answer[key]))
+                    assert_same_functions(functions, theirs(answer[key]))
             elif method == "documented_job_phases":
                 for phase in (await client.job_phases(**scope(arguments, "cprofile"))).phases:
-                    assert_equal(ours(phase.functions), theirs(answer[phase.job_phase]))
+                    assert_same_functions(ours(phase.functions), theirs(answer[phase.job_phase]))
             elif method == "list_available_node_ids":
                 nodes = (await client.nodes(profiler="cprofile")).nodes
                 assert sorted(node.node for node in nodes) == answer
@@ -159,7 +135,7 @@ async def test_every_cprofile_question_gets_the_original_answer(
             else:
                 reply = await ask(client, method, arguments, "cprofile")
                 assert (reply.spans == 0) == (answer is None), (method, arguments)
-                assert_equal(ours(reply.functions), theirs(answer))
+                assert_same_functions(ours(reply.functions), theirs(answer))
 
 
 def frame_sums(sessions: list[dict[str, Any]] | None) -> dict[tuple[str, int, str], tuple[float, float]]:
