@@ -16,6 +16,7 @@ from anyio.abc import Process
 from monitor.decode_worker import LENGTH, PLACE
 
 STOP_SECONDS = 1.0
+START_SECONDS = 30.0
 LARGEST_ANSWER_BYTES = 2**31
 PIPE_BYTES = 2**20
 
@@ -65,7 +66,8 @@ async def start_worker(memory_bytes: int) -> Worker:
         answers, stdout = wide_pipe()
         ours.callback(os.close, answers)
         childs.callback(os.close, stdout)
-        with anyio.CancelScope(shield=True):  # a start that is cancelled half way would leave a child that nobody knows
+        # A start that is cancelled half way would leave a child that nobody knows.
+        with anyio.fail_after(START_SECONDS, shield=True):
             process = await anyio.open_process(
                 [sys.executable, "-I", "-c", code, str(memory_bytes), str(place_file)],
                 stdin=stdin,

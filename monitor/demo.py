@@ -89,9 +89,13 @@ async def show(console: Console, daemon: Daemon, process: Process, scope: Scope)
     """Print the addresses, then a table that lives as long as the training, then a summary."""
     parts = daemon.parts()
     console.print(f"training        {parts.sources[0].name}", highlight=False)
-    console.print(f"query socket    {parts.server.socket}", highlight=False)
+    console.print(f"query socket    {parts.server.socket}", highlight=False, soft_wrap=True)
     console.print(f"metrics         http://{parts.server.address}/metrics", highlight=False)
-    console.print(f"try             phasewatch query --socket {parts.server.socket} training-phases\n", highlight=False)
+    console.print(
+        f"try             phasewatch query --socket {parts.server.socket} training-phases\n",
+        highlight=False,
+        soft_wrap=True,
+    )
     live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
     if live is not None:
         live.start()

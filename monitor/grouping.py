@@ -7,6 +7,7 @@ what lies below site-packages belongs to the package named there, what lies belo
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -25,24 +26,43 @@ APPLICATION = "application code"
 STANDARD = "standard library"
 BUILT_IN = "built-in"
 PSEUDO_FILE = re.compile(r"<.*>")
+NATIVE = re.compile(r"<(?:built-in )?(?:method|function) (?:'[^']*' of '(\w+)\.[\w.]+' objects|(\w+)\.[\w.]+)")
+PYTHON_MODULES = frozenset(name.lstrip("_") for name in sys.stdlib_module_names)
 
 
 @lru_cache(maxsize=65_536)
-def package_of(file: str) -> str:
-    """Name the package of a file: `torch`, or one of "application code", "standard library", "built-in"."""
+def package_of(name: FunctionName) -> str:
+    """Name the package of a function: `torch`, or one of "application code", "standard library", "built-in".
+
+    Native code has no file; its name tells its module (`<built-in method torch._C._nn.linear>`) or the class that it is
+    a method of (`<method 'add' of 'torch._C.TensorBase' objects>`).
+    """
+    file = name[0]
     if file in ("~", ""):
-        return BUILT_IN
-    if file.startswith("<frozen ") or (PSEUDO_FILE.fullmatch(file) and file.startswith("<__array_function__")):
-        return STANDARD if file.startswith("<frozen ") else "numpy"
+        return native_package(name[2])
+    if file.startswith("<frozen "):
+        return STANDARD
+    if file.startswith("<__array_function__"):
+        return "numpy"
     installed = INSTALLED.match(file)
     if installed is not None:
         return re.split(r"[/\\]", file[installed.end() :])[0].removesuffix(".py") or APPLICATION
     return STANDARD if STANDARD_LIBRARY.match(file) else APPLICATION
 
 
+def native_package(name: str) -> str:
+    """Name the package of a function without a file; what comes with Python itself is built in."""
+    found = NATIVE.match(name)
+    package = found[1] or found[2] if found is not None else ""
+    return BUILT_IN if not package or package.lstrip("_") in PYTHON_MODULES else package
+
+
 @lru_cache(maxsize=65_536)
-def module_of(file: str) -> str:
-    """Name the module of a file with dots, as far as its path tells: `torch.nn.modules.module`."""
+def module_of(name: FunctionName) -> str:
+    """Name the module of a function with dots, as far as its path tells: `torch.nn.modules.module`."""
+    file = name[0]
+    if file in ("~", "") and native_package(name[2]) != BUILT_IN:
+        return native_package(name[2])
     if file in ("~", ""):
         return BUILT_IN
     if file.startswith("<frozen "):
@@ -53,12 +73,13 @@ def module_of(file: str) -> str:
     return short.lstrip("/").replace("/", ".")
 
 
-def file_of(file: str) -> str:
-    """Name a file, the same way on every node."""
+def file_of(name: FunctionName) -> str:
+    """Name the file of a function, the same way on every node."""
+    file = name[0]
     return BUILT_IN if file in ("~", "") else shorten_path(file)
 
 
-NAMERS: dict[GroupBy, Callable[[str], str]] = {"module": module_of, "package": package_of, "file": file_of}
+NAMERS: dict[GroupBy, Callable[[FunctionName], str]] = {"module": module_of, "package": package_of, "file": file_of}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +109,7 @@ def group_table(table: StatsTable, by: GroupBy) -> GroupTable:
     if table.callers is not None:
         used.update(table.callers.caller.tolist())
     for function in used:
-        group_of[function] = numbers.setdefault(namer(table.names[function][0]), len(numbers))
+        group_of[function] = numbers.setdefault(namer(table.names[function]), len(numbers))
     group = group_of[table.function]
     count = len(numbers)
 
@@ -109,19 +130,28 @@ def group_table(table: StatsTable, by: GroupBy) -> GroupTable:
 
 
 def entered_seconds(table: StatsTable, group_of: Ids, count: int) -> Floats:
-    """Add up cumulative time over calls that come from outside a group, and over functions that nobody calls."""
+    """Add up cumulative time over calls that come from outside a group.
+
+    A profile begins in the middle of a program, so a function may also have been called by nobody that was recorded:
+    where it has more calls than its callers account for, the time that is left over from its calls through other
+    functions is such a call's. (Recursion makes that an estimate: the format does not say whose time it was.)
+    """
     if table.callers is None:
         return np.full(count, np.nan)
     edges = table.callers
     target, source = group_of[edges.function], group_of[edges.caller]
     outside = target != source
-    seconds = np.bincount(target[outside], weights=edges.measures.cumulative_seconds[outside], minlength=count).astype(
-        np.float64, copy=False
-    )
-    roots = ~np.isin(table.function, edges.function)
-    return seconds + np.bincount(
-        group_of[table.function[roots]], weights=table.measures.cumulative_seconds[roots], minlength=count
-    )
+    entered = edges.measures.cumulative_seconds[outside]
+    seconds = np.bincount(target[outside], weights=entered, minlength=count).astype(np.float64, copy=False)
+    rows = len(table.names)
+    others = edges.function != edges.caller
+    told = np.bincount(edges.function, weights=edges.measures.calls, minlength=rows)[table.function]
+    through = edges.measures.cumulative_seconds[others]
+    accounted = np.bincount(edges.function[others], weights=through, minlength=rows)[table.function]
+    unasked = table.measures.calls > told if table.counts_calls else accounted < table.measures.cumulative_seconds
+    left = np.where(unasked, np.maximum(table.measures.cumulative_seconds - accounted, 0.0), 0.0)
+    total: Floats = seconds + np.bincount(group_of[table.function], weights=left, minlength=count)
+    return total
 
 
 def keep_functions(table: StatsTable, keep: Callable[[FunctionName], bool]) -> StatsTable:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -113,6 +114,7 @@ class Ingest:
         upkeep: awaited by the storing task between batches and at least every second, so that all writing to the
             store is one task's.
         wall_clock: seconds since the epoch, for the lag.
+        guard: entered for each change of the index, where other threads read it.
         linger_seconds: how long a trickle of files is collected before the next transaction.
     """
 
@@ -133,7 +135,9 @@ class Ingest:
         broken_after_seconds: float = 30.0,
         recheck_seconds: float = 30.0,
         workers: int = 2,
+        guard: AbstractContextManager[object] | None = None,
     ) -> None:
+        self._guard = nullcontext() if guard is None else guard
         self._sources = sources
         self._pool = pool
         self._store = store
@@ -170,10 +174,13 @@ class Ingest:
             raise
 
     async def refresh(self) -> None:
-        """Poll all sources and wait until what they found is stored or known not to be ready."""
+        """Poll all sources and wait until what they found is stored or known not to be ready.
+
+        Files that were set aside are looked at too: who asks for what is new means one that was mended.
+        """
         for source in self._sources:
             await source.poll()
-        await self._look_again(self._book.waiting())
+        await self._look_again([*self._book.waiting(), *self._book.set_aside()])
         await self._backlog.drained()
 
     @property
@@ -183,8 +190,8 @@ class Ingest:
 
     @property
     def settled(self) -> bool:
-        """Nothing is on its way, and nothing waits to be tried again."""
-        return not self._in_hand and not self._book.count_waiting()
+        """Nothing is on its way, and no file is in trouble."""
+        return not self._in_hand and not self._book
 
     def troubles(self) -> tuple[list[Trouble[Item]], list[Trouble[Item]]]:
         """Return the files that are tried again, and those that are set aside."""
@@ -272,10 +279,12 @@ class Ingest:
         places = self._new_places(taken)
         if places:
             spans = self._span_rows(taken, places)
-            profiles = profile_rows(self._index.catalog, batch, places, spans.number)
+            with self._guard:
+                profiles = profile_rows(self._index.catalog, batch, places, spans.number)
             await self._commit(spans, profiles)
-            groups = self._index.add_spans(spans)
-            self._index.add_rows(spans.number, groups, profiles)
+            with self._guard:
+                groups = self._index.add_spans(spans)
+                self._index.add_rows(spans.number, groups, profiles)
             self._note_stored(taken, places, spans)
         self._in_hand.difference_update(taken.items)
         self._in_hand.update(postponed)

@@ -10,8 +10,9 @@ import monitor
 from monitor.api.server import Server
 from monitor.decoding import DecodePool
 from monitor.index import Index
-from monitor.ingest import Ingest
+from monitor.ingest import Ingest, Item
 from monitor.metrics import Reading
+from monitor.retry import Trouble
 from monitor.sources.base import Source
 from monitor.store import Store
 from monitor.watchers import Watchers
@@ -65,16 +66,21 @@ def status_of(parts: Parts, now: float) -> Mapping[str, object]:
         "store": asdict(parts.store.statistics()),
         "queries": {"running": server.running, "requests": sum(server.requests.values())},
         "watchers": asdict(parts.watchers.statistics()),
-        "set_aside": [
-            {"path": trouble.ref.ref.path, "reason": trouble.reason, "kind": trouble.kind, "attempts": trouble.attempts}
-            for trouble in aside[:MOST_TROUBLES_SHOWN]
-        ],
-        "retrying": [
-            {"path": trouble.ref.ref.path, "reason": trouble.reason, "kind": trouble.kind, "attempts": trouble.attempts}
-            for trouble in waiting[:MOST_TROUBLES_SHOWN]
-        ],
+        "set_aside": [shown(trouble) for trouble in aside[:MOST_TROUBLES_SHOWN]],
+        "retrying": [shown(trouble) for trouble in waiting[:MOST_TROUBLES_SHOWN]],
         "address": parts.server.address,
         "socket": str(parts.server.socket),
+    }
+
+
+def shown(trouble: Trouble[Item]) -> dict[str, object]:
+    """Show one file in trouble."""
+    return {
+        "job": trouble.ref.place.series.job,
+        "path": trouble.ref.ref.path,
+        "reason": trouble.reason,
+        "kind": trouble.kind,
+        "attempts": trouble.attempts,
     }
 
 

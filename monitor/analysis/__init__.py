@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from monitor.analysis.classes import PyinstrumentAnalysis, PythonProfileAnalysis, cProfileAnalysis
 from monitor.analysis.functions import Metrics, cProfileFunctionStats, cProfileStats
-from monitor.analysis.inside import SkippedFileWarning
 from monitor.analysis.sessions import PyinstrumentSessions, PyinstrumentStepStats, PyinstrumentTree
+from monitor.analysis.skipping import SeveralRunsWarning, SkippedFileWarning
 from monitor.analysis.spans import StepPythonProfileStats
 from monitor.analysis.tabular import GroupedStats, StatsDiff, diff
 from monitor.errors import ArgumentError, MonitorError, SourceUnavailable
@@ -22,6 +22,7 @@ __all__ = [
     "PyinstrumentTree",
     "PythonProfileAnalysis",
     "PythonProfileModes",
+    "SeveralRunsWarning",
     "SkippedFileWarning",
     "SourceUnavailable",
     "StatsDiff",

@@ -3,7 +3,7 @@ protocol, no behaviour."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -24,7 +24,6 @@ class Selected:
         rows: describes the spans, by (start time, node).
     """
 
-    spans: int
     table: Callable[[], StatsTable]
     tree: Callable[[], FrameTable]
     rows: Callable[[], list[SpanRow]]
@@ -33,6 +32,11 @@ class Selected:
 def always(value: ValueT) -> Callable[[], ValueT]:
     """Return what gives a value that is there already."""
     return lambda: value
+
+
+def with_trees(phases: Sequence[PhaseStats], trees: Sequence[PhaseFrames]) -> list[tuple[PhaseStats, FrameTable]]:
+    """Put each phase beside its tree; both are of one moment and in one order."""
+    return [(phase, frames.tree) for phase, frames in zip(phases, trees, strict=True)]
 
 
 class Answering(Protocol):
@@ -51,11 +55,11 @@ class Answering(Protocol):
     def job_phases(self, scope: Scope) -> list[PhaseStats]:
         """Add up the three job phases."""
 
-    def training_phase_frames(self, scope: Scope) -> list[PhaseFrames]:
-        """Merge the sampled trees of each pair of modes that has spans."""
+    def training_phase_trees(self, scope: Scope) -> list[tuple[PhaseStats, FrameTable]]:
+        """Add up and merge the sessions of each pair of modes that has spans."""
 
-    def job_phase_frames(self, scope: Scope) -> list[PhaseFrames]:
-        """Merge the sampled trees of the three job phases."""
+    def job_phase_trees(self, scope: Scope) -> list[tuple[PhaseStats, FrameTable]]:
+        """Add up and merge the sessions of the three job phases."""
 
     def profiles(self, scope: Scope) -> list[SpanRow]:
         """List all spans, by (start time, node)."""

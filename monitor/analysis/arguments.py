@@ -27,7 +27,7 @@ def read_step(name: str, value: object) -> int:
     if isinstance(value, str):
         if not (value.isascii() and value.isdigit()):
             raise ArgumentError(name, value, allowed)
-        number = int(value[:30])
+        number = int(value.lstrip("0")[:30] or "0")
     elif isinstance(value, float):
         if value == math.inf:
             return NO_END_STEP
@@ -35,11 +35,23 @@ def read_step(name: str, value: object) -> int:
             raise ArgumentError(name, value, allowed)
         number = int(value)
     else:
-        try:
-            number = operator.index(value)  # type: ignore[arg-type]
-        except TypeError:
-            raise ArgumentError(name, value, allowed) from None
+        number = whole_number(name, value, allowed)
     return max(-LARGEST_STEP, min(number, LARGEST_STEP))
+
+
+def whole_number(name: str, value: object, allowed: str) -> int:
+    """Read a whole number of whatever type, such as numpy's."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ArgumentError(name, value, allowed) from None
+    if not number.is_integer():
+        raise ArgumentError(name, value, allowed)
+    return int(number)
 
 
 def read_seconds(name: str, value: object) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 import pandas as pd
 
@@ -39,11 +39,12 @@ ModePair: TypeAlias = tuple[PythonProfileModes, PythonProfileModes]
 NOTHING_IN_INTERVAL = "No stats were found for the requested interval!"
 NOTHING_AT_ALL = "No stats were found!"
 
+ResultT = TypeVar("ResultT")
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 
 
-class PythonProfileAnalysis:
+class PythonProfileAnalysis(Generic[ResultT]):
     """Profiles of a training run, of both profilers; its results are lists of StepPythonProfileStats.
 
     Args:
@@ -86,23 +87,14 @@ class PythonProfileAnalysis:
         end_phase: StepPhase = StepPhase.STEP_END,
         node_id: Nodes = "any",
         refresh_stats: bool = True,
-    ) -> Any:
+    ) -> ResultT | None:
         """Fetch a range of steps, both ends included, by the rule of the original's code (`in_step_interval`).
 
         Phases matter only at the border steps: a `start_phase` of FORWARD_PASS_END or STEP_END, an `end_phase` of
         STEP_START. `end_step` left out is `start_step`.
         """
-        first = a.read_step("start_step", start_step)
-        last = first if end_step is None else a.read_step("end_step", end_step)
-        a.check_order("start_step", first, "end_step", last)
-        question = ByStep(
-            start_step=first,
-            end_step=last,
-            mode=a.read_mode("mode", mode),
-            start_phase=a.read_phase("start_phase", start_phase),
-            end_phase=a.read_phase("end_phase", end_phase),
-        )
-        return self._fetch(question, node_id, refresh_stats)
+        chosen = steps(start_step, end_step, 0) | borders(mode, start_phase, end_phase)
+        return self._fetch(ByStep(**chosen), node_id, refresh_stats)
 
     def fetch_python_profile_stats_by_step(
         self,
@@ -113,24 +105,15 @@ class PythonProfileAnalysis:
         end_phase: StepPhase = StepPhase.STEP_END,
         node_id: Nodes = "any",
         refresh_stats: bool = True,
-    ) -> Any:
+    ) -> ResultT | None:
         """Fetch a range of steps, start_step <= step < end_step, by the rule of the published documentation.
 
         A span counts if it begins at or after `start_phase` of `start_step` and ends no later than `end_phase` of step
         `end_step - 1`; with `end_phase=STEP_START`, no later than the start of step `end_step`. `end_step` left out is
         `start_step + 1`.
         """
-        first = a.read_step("start_step", start_step)
-        last = first + 1 if end_step is None else a.read_step("end_step", end_step)
-        a.check_order("start_step", first, "end_step", last)
-        question = ByStepDocumented(
-            start_step=first,
-            end_step=last,
-            mode=a.read_mode("mode", mode),
-            start_phase=a.read_phase("start_phase", start_phase),
-            end_phase=a.read_phase("end_phase", end_phase),
-        )
-        return self._fetch(question, node_id, refresh_stats)
+        chosen = steps(start_step, end_step, 1) | borders(mode, start_phase, end_phase)
+        return self._fetch(ByStepDocumented(**chosen), node_id, refresh_stats)
 
     def fetch_profile_stats_by_time(
         self,
@@ -140,7 +123,7 @@ class PythonProfileAnalysis:
         refresh_stats: bool = True,
         *,
         overlap: str = "ends",
-    ) -> Any:
+    ) -> ResultT | None:
         """Fetch the spans whose start or end lies in an interval of time, in seconds since the epoch.
 
         Args:
@@ -160,16 +143,16 @@ class PythonProfileAnalysis:
         end_mode: PythonProfileModes,
         node_id: Nodes = "any",
         refresh_stats: bool = True,
-    ) -> Any:
+    ) -> ResultT | None:
         """Fetch the spans that start in one mode and end in the other."""
         start, end = a.read_mode("start_mode", start_mode), a.read_mode("end_mode", end_mode)
         return self._fetch(BetweenModes(start_mode=start, end_mode=end), node_id, refresh_stats)
 
-    def fetch_pre_step_zero_profile_stats(self, node_id: Nodes = "any", refresh_stats: bool = True) -> Any:
+    def fetch_pre_step_zero_profile_stats(self, node_id: Nodes = "any", refresh_stats: bool = True) -> ResultT | None:
         """Fetch what ran before step 0: spans that start in phase START."""
         return self._fetch(PreStepZero(), node_id, refresh_stats)
 
-    def fetch_post_hook_close_profile_stats(self, node_id: Nodes = "any", refresh_stats: bool = True) -> Any:
+    def fetch_post_hook_close_profile_stats(self, node_id: Nodes = "any", refresh_stats: bool = True) -> ResultT | None:
         """Fetch what ended with the hook or after it: spans that end in phase END."""
         return self._fetch(PostHookClose(), node_id, refresh_stats)
 
@@ -182,7 +165,8 @@ class PythonProfileAnalysis:
         self._refresh(refresh_stats)
         version = self._answers.version()
         if self._frame is None or version is None or self._frame[0] != version:
-            self._frame = (version, stats_frame(self._answers.listing(self._scope("all")), self._answers))
+            frame, complete = stats_frame(self._answers.listing(self._scope("all")), self._answers)
+            self._frame = (version if complete else None, frame)
         frame = self._frame[1]
         if not len(frame):
             say(NOTHING_AT_ALL)
@@ -215,7 +199,7 @@ class PythonProfileAnalysis:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _fetch(self, question: Question, node_id: Nodes, refresh_stats: bool) -> Any:
+    def _fetch(self, question: Question, node_id: Nodes, refresh_stats: bool) -> ResultT | None:
         scope = self._scope(node_id)
         self._refresh(refresh_stats)
         selected = self._answers.select(question, scope)
@@ -224,8 +208,9 @@ class PythonProfileAnalysis:
             return None
         return self._result(selected)
 
-    def _result(self, selected: Selected) -> Any:
-        return stats_files(selected.rows(), self._answers)
+    def _result(self, selected: Selected) -> ResultT:
+        files: Any = stats_files(selected.rows(), self._answers)
+        return files  # type: ignore[no-any-return]  # each profiler's class gives its own kind
 
     def _refresh(self, refresh_stats: bool) -> None:
         if refresh_stats:
@@ -238,7 +223,7 @@ class PythonProfileAnalysis:
         return f"<{type(self).__name__} of {self._answers}>"
 
 
-class cProfileAnalysis(PythonProfileAnalysis):
+class cProfileAnalysis(PythonProfileAnalysis[cProfileStats]):
     """Profiles of cProfile; results are cProfileStats. See PythonProfileAnalysis for arguments and errors."""
 
     name = "cprofile"
@@ -270,7 +255,7 @@ class cProfileAnalysis(PythonProfileAnalysis):
         return cProfileStats.of_table(selected.table)
 
 
-class PyinstrumentAnalysis(PythonProfileAnalysis):
+class PyinstrumentAnalysis(PythonProfileAnalysis[PyinstrumentSessions]):
     """Profiles of pyinstrument; results are lists of sessions that can be merged. See PythonProfileAnalysis."""
 
     name = "pyinstrument"
@@ -282,9 +267,8 @@ class PyinstrumentAnalysis(PythonProfileAnalysis):
         for cProfile only.)"""
         scope = self._scope(node_id)
         self._refresh(refresh_stats)
-        tables = {pair_of(phase): phase for phase in self._answers.training_phases(scope)}
-        trees = {(tree.start_mode, tree.end_mode): tree.tree for tree in self._answers.training_phase_frames(scope)}
-        return found({pair: tree_of(phase, trees[pair]) for pair, phase in tables.items() if pair in trees})
+        phases = self._answers.training_phase_trees(scope)
+        return found({pair_of(phase): tree_of(phase, tree) for phase, tree in phases})
 
     def fetch_profile_stats_by_job_phase(
         self, node_id: Nodes = "any", refresh_stats: bool = True
@@ -292,10 +276,9 @@ class PyinstrumentAnalysis(PythonProfileAnalysis):
         """Merge the sessions of each job phase into one call tree, None where there is nothing."""
         scope = self._scope(node_id)
         self._refresh(refresh_stats)
-        tables = {str(phase.job_phase): phase for phase in self._answers.job_phases(scope)}
-        trees = {str(tree.job_phase): tree.tree for tree in self._answers.job_phase_frames(scope)}
+        phases = self._answers.job_phase_trees(scope)
         return found_any(
-            {name: tree_of(phase, trees[name]) if phase.table.spans else None for name, phase in tables.items()}
+            {str(phase.job_phase): tree_of(phase, tree) if phase.table.spans else None for phase, tree in phases}
         )
 
     def _result(self, selected: Selected) -> PyinstrumentSessions:
@@ -305,6 +288,23 @@ class PyinstrumentAnalysis(PythonProfileAnalysis):
             for row in selected.rows()
         ]
         return PyinstrumentSessions(sessions, PyinstrumentTree(selected.table, selected.tree))
+
+
+def steps(start_step: Step, end_step: Step | None, more: int) -> dict[str, Any]:
+    """Read a range of steps; where the end is left out it is so many more than the start."""
+    first = a.read_step("start_step", start_step)
+    last = first + more if end_step is None else a.read_step("end_step", end_step)
+    a.check_order("start_step", first, "end_step", last)
+    return {"start_step": first, "end_step": last}
+
+
+def borders(mode: PythonProfileModes, start_phase: StepPhase, end_phase: StepPhase) -> dict[str, Any]:
+    """Read the mode and the phases at both ends of a range."""
+    return {
+        "mode": a.read_mode("mode", mode),
+        "start_phase": a.read_phase("start_phase", start_phase),
+        "end_phase": a.read_phase("end_phase", end_phase),
+    }
 
 
 def pair_of(phase: PhaseStats) -> ModePair:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from monitor.analysis.intake import NEVER_SECONDS, NotebookSource, OpenSource
 from monitor.answers import SpanRow
+from monitor.errors import SourceUnavailable
 from monitor.layout import HTML_FILE
 from monitor.reading import LocalFile
 from monitor.sources.local import LocalSource
@@ -19,6 +20,16 @@ class FolderSource(LocalSource):
 
     def __init__(self, root: Path, *, job: str) -> None:
         super().__init__(root, job=job, poll_interval_seconds=NEVER_SECONDS, events=False)
+
+    async def poll(self) -> None:
+        """List every folder that has changed, now.
+
+        Raises:
+            SourceUnavailable: the folder is gone.
+        """
+        await super().poll()
+        if not self.statistics().available:
+            raise SourceUnavailable(f"local_profile_dir={self.name!r}: it is not there any more")
 
     async def fetch_picture(self, row: SpanRow) -> str:
         """Return where the picture of a session lies: beside its data."""

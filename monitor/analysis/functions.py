@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ import pandas as pd
 from monitor.analysis.tabular import FunctionResult
 from monitor.errors import ArgumentError
 from monitor.exports.pstats import Value, pstats_dictionary
+from monitor.grouping import keep_functions
 from monitor.profiles.columns import FunctionName
 from monitor.tables import CallerTable, Measures, StatsTable
 
@@ -77,8 +79,10 @@ class cProfileStats(FunctionResult["cProfileStats"]):
     """
 
     def __init__(self, ps: pstats.Stats) -> None:
-        super().__init__(lambda: table_of(stats_of(ps)))
+        table = table_of(stats_of(ps))
+        super().__init__(lambda: table)
         self.ps = ps
+        self._stdout = sys.stdout
 
     @classmethod
     def of_table(cls, make: Callable[[], StatsTable]) -> cProfileStats:
@@ -89,14 +93,15 @@ class cProfileStats(FunctionResult["cProfileStats"]):
 
     @cached_property
     def ps(self) -> pstats.Stats:
-        """The functions as a `pstats.Stats`."""
+        """The functions as a `pstats.Stats`; what is done to it (`strip_dirs`, `add`) changes nothing else here."""
         stats = pstats_dictionary(self.table)
+        self._stdout = sys.stdout
         return pstats.Stats(Recorded(stats)) if stats else pstats.Stats()  # type: ignore[arg-type]
 
     @cached_property
     def function_stats_list(self) -> list[cProfileFunctionStats]:
         """One record for each function."""
-        return [cProfileFunctionStats(key, value) for key, value in stats_of(self.ps).items()]
+        return [cProfileFunctionStats(key, value) for key, value in pstats_dictionary(self.table).items()]
 
     def print_top_n_functions(self, by: Metrics, n: int = 10) -> None:
         """Print the first functions by a metric, largest first.
@@ -110,7 +115,9 @@ class cProfileStats(FunctionResult["cProfileStats"]):
             raise ArgumentError("by", by, f"must be a member of Metrics: {names}")
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise ArgumentError("n", n, "must be a whole number of functions, 0 or more")
-        self.ps.stream = sys.stdout  # type: ignore[attr-defined]  # a notebook may have replaced it since
+        ps: Any = self.ps
+        if ps.stream is self._stdout:  # a notebook may have replaced the standard output since
+            ps.stream = self._stdout = sys.stdout
         self.ps.sort_stats(word).print_stats(n)
 
     def get_function_stats(self) -> pd.DataFrame:
@@ -120,7 +127,8 @@ class cProfileStats(FunctionResult["cProfileStats"]):
         rows = [[getattr(function, column) for column in columns] for function in self.function_stats_list]
         return pd.DataFrame(rows, columns=list(columns))
 
-    def _with(self, table: StatsTable) -> cProfileStats:
+    def _filtered(self, keep: Callable[[FunctionName], bool]) -> cProfileStats:
+        table = keep_functions(self.table, keep)
         return cProfileStats.of_table(lambda: table)
 
     def __repr__(self) -> str:
@@ -149,9 +157,14 @@ def table_of(stats: Mapping[FunctionName, Value]) -> StatsTable:
         callers=CallerTable(
             function=np.asarray([number[key] for key, _, _ in edges], dtype=np.int32),
             caller=np.asarray([number[caller] for _, caller, _ in edges], dtype=np.int32),
-            measures=measures_of([numbers for _, _, numbers in edges]),
+            measures=measures_of([as_counted(numbers) for _, _, numbers in edges]),
         ),
     )
+
+
+def as_counted(numbers: tuple[int, int, float, float] | int) -> tuple[int, int, float, float]:
+    """Read a caller's numbers; the pure-Python `profile` only counts its calls."""
+    return (numbers, numbers, 0.0, 0.0) if isinstance(numbers, int) else numbers
 
 
 def measures_of(rows: list[tuple[int, int, float, float]]) -> Measures:

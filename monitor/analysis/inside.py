@@ -4,17 +4,19 @@ in memory. Everything that waits lives on a thread of its own; answers are made 
 from __future__ import annotations
 
 import threading
-import warnings
 import weakref
-from concurrent.futures import Future
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from monitor.analysis.answering import Selected, always
-from monitor.analysis.intake import MOST_FILE_BYTES, Intake, OpenSource, run_intake
-from monitor.analysis.loop_thread import LoopThread
+from monitor.analysis.answering import Selected, always, with_trees
+from monitor.analysis.intake import MOST_FILE_BYTES, Intake, IntakeEnded, OpenSource, Skipped, run_intake
+from monitor.analysis.loop_thread import ENDED, STOP_SECONDS, LoopThread
+from monitor.analysis.skipping import SeveralRunsWarning, SkippedFileWarning, warn_caller
 from monitor.analysis.waiting import wait_and_tell
-from monitor.answers import FrameTable, PhaseFrames, PhaseStats, Scope, SpanRow
+from monitor.answers import FrameTable, PhaseStats, Scope, SpanRow
 from monitor.catalog import Catalog
 from monitor.errors import MonitorError
 from monitor.finding import Chosen, Finder, SpanListing
@@ -27,14 +29,11 @@ from monitor.sources.base import FileRef
 from monitor.tables import StatsTable
 
 
-class SkippedFileWarning(UserWarning):
-    """A profile could not be used and is missing from the answers; it is looked at again when it changes."""
-
-
 class SourceAnswers:
     """Answers from one source. Safe to use from several threads.
 
-    Reading begins at once, so that much is there when the first question comes.
+    Reading begins at once, so that much is there when the first question comes. The index is changed on the loop's
+    thread, also between calls, when a file becomes whole; whoever changes or reads it holds its guard meanwhile.
 
     Args:
         place: what the source reads, for people.
@@ -42,43 +41,57 @@ class SourceAnswers:
 
     def __init__(self, open_source: OpenSource, place: str) -> None:
         self._place = place
-        self._lock = threading.RLock()
+        self._one_refresh = threading.Lock()
+        self._guard = threading.Lock()
         self._index = Index(Catalog())
         self._store = MemoryStore()
         self._finder = Finder(self._index)
         self._loaded = self._closed = False
-        self._told: set[tuple[str, object]] = set()
+        self._told: set[Skipped] = set()
+        self._bases = 1
         self._loop = LoopThread("phasewatch analysis")
+        self._running: Future[None]
+        self._intake: Intake
         try:
-            self._running, self._intake = self._begin(open_source)
+            self._running, self._intake = self._loop.begin(
+                run_intake, self._index, self._store, open_source, self._guard
+            )
         except BaseException:
             self._loop.stop()
             raise
         self._end = weakref.finalize(self, self._loop.stop)
 
     def refresh(self) -> None:
-        """Take in what is new; costs a look at each folder above the spans where nothing is."""
-        with self._lock:
-            self._refuse_closed()
+        """Take in what is new; costs a look at each folder above the spans where nothing is.
+
+        Raises:
+            SourceUnavailable: the source cannot be read now. MonitorError: the reading has ended; says why.
+        """
+        with self._one_refresh:
+            self._refuse_ended()
             if self._loaded and self._intake.source.unchanged() and self._intake.ingest.settled:
                 return
             waiting = self._loop.start(self._intake.refresh)
-            wait_and_tell(waiting, self._running, self._progress)
+            try:
+                wait_and_tell(waiting, self._running, self._progress)
+            except IntakeEnded:
+                wait((self._running,), STOP_SECONDS)  # it is ending, and then tells why
+            self._refuse_ended()
             self._loaded = True
-            self._tell_of_skipped()
+            skipped = self._loop.start(self._intake.troubles).result()
+        self._tell_of(skipped)
+        self._tell_of_several_runs()
 
     def select(self, question: Question, scope: Scope) -> Selected | None:
         """Find the spans that a question selects. Rows of spans never change, so adding them up can wait; running
         totals do, so they are taken now."""
-        with self._lock:
-            self._load_once()
-            chosen = self._finder.choose(question, scope)
+        with self._looking() as finder:
+            chosen = finder.choose(question, scope)
             if not len(chosen.numbers):
                 return None
-            groups = self._finder.groups(question, scope)
-            known = None if groups is None else always(self._finder.add_up(groups, scope, callers=True))
+            groups = finder.groups(question, scope)
+            known = None if groups is None else always(finder.add_up(groups, scope, callers=True))
         return Selected(
-            spans=len(chosen.numbers),
             table=known or partial(self._table, chosen, scope),
             tree=partial(self._tree, chosen),
             rows=partial(self._rows, chosen),
@@ -86,39 +99,33 @@ class SourceAnswers:
 
     def training_phases(self, scope: Scope) -> list[PhaseStats]:
         """Add up each pair of modes that has spans."""
-        with self._lock:
-            self._load_once()
-            return self._finder.training_phases(scope, callers=True)
+        with self._looking() as finder:
+            return finder.training_phases(scope, callers=True)
 
     def job_phases(self, scope: Scope) -> list[PhaseStats]:
         """Add up the three job phases."""
-        with self._lock:
-            self._load_once()
-            return self._finder.job_phases(scope, callers=True)
+        with self._looking() as finder:
+            return finder.job_phases(scope, callers=True)
 
-    def training_phase_frames(self, scope: Scope) -> list[PhaseFrames]:
-        """Merge the sampled trees of each pair of modes that has spans."""
-        with self._lock:
-            self._load_once()
-            return self._finder.training_phase_frames(scope)
+    def training_phase_trees(self, scope: Scope) -> list[tuple[PhaseStats, FrameTable]]:
+        """Add up and merge the sessions of each pair of modes that has spans."""
+        with self._looking() as finder:
+            return with_trees(finder.training_phases(scope, callers=True), finder.training_phase_frames(scope))
 
-    def job_phase_frames(self, scope: Scope) -> list[PhaseFrames]:
-        """Merge the sampled trees of the three job phases."""
-        with self._lock:
-            self._load_once()
-            return self._finder.job_phase_frames(scope)
+    def job_phase_trees(self, scope: Scope) -> list[tuple[PhaseStats, FrameTable]]:
+        """Add up and merge the sessions of the three job phases."""
+        with self._looking() as finder:
+            return with_trees(finder.job_phases(scope, callers=True), finder.job_phase_frames(scope))
 
     def profiles(self, scope: Scope) -> list[SpanRow]:
         """List all spans, by (start time, node)."""
-        with self._lock:
-            self._load_once()
-            return self._finder.profiles(scope, after=0, limit=len(self._index.spans))
+        with self._looking() as finder:
+            return finder.profiles(scope, after=0, limit=len(self._index.spans))
 
     def listing(self, scope: Scope) -> SpanListing:
         """List all spans, by (start time, node), as columns."""
-        with self._lock:
-            self._load_once()
-            return self._finder.listing(scope)
+        with self._looking() as finder:
+            return finder.listing(scope)
 
     def version(self) -> object:
         """Return something that changes with the index."""
@@ -126,9 +133,8 @@ class SourceAnswers:
 
     def nodes(self, scope: Scope) -> list[str]:
         """List the nodes that have spans, sorted."""
-        with self._lock:
-            self._load_once()
-            return sorted({row.node for row in self._finder.nodes(scope)})
+        with self._looking() as finder:
+            return sorted({row.node for row in finder.nodes(scope)})
 
     def read(self, row: SpanRow) -> bytes:
         """Read a span's data file from the source."""
@@ -163,9 +169,8 @@ class SourceAnswers:
         return self._intake.source.place(path)
 
     def close(self) -> None:
-        """End the thread and the decoders; later calls are refused."""
-        with self._lock:
-            self._closed = True
+        """End the thread and the decoders, and whoever waits for them; later calls are refused."""
+        self._closed = True
         self._end()
 
     def __repr__(self) -> str:
@@ -173,44 +178,66 @@ class SourceAnswers:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _begin(self, open_source: OpenSource) -> tuple[Future[None], Intake]:
-        return self._loop.begin(run_intake, self._index, self._store, open_source)
-
-    def _load_once(self) -> None:
+    @contextmanager
+    def _looking(self) -> Iterator[Finder]:
+        """Hold the index as it is for as long as the block lasts; reads what there is first, where nothing was yet."""
         self._refuse_closed()
         if not self._loaded:
             self.refresh()
+        with self._guard:
+            yield self._finder
 
     def _refuse_closed(self) -> None:
         if self._closed:
             raise MonitorError("this analysis was closed: make a new one")
 
+    def _refuse_ended(self) -> None:
+        self._refuse_closed()
+        if not self._running.done():
+            return
+        if self._running.cancelled() or self._running.exception() is None:
+            raise MonitorError(ENDED)
+        error = self._running.exception()
+        raise MonitorError(
+            f"the reading of {self._place} has failed ({root_of(error)}): make a new analysis"
+        ) from error
+
     def _table(self, chosen: Chosen, scope: Scope) -> StatsTable:
-        with self._lock:
-            entry, measures = self._store.sum_entries(chosen.numbers)
+        entry, measures = self._store.sum_entries(chosen.numbers)
+        with self._guard:
             return self._finder.table(entry, measures, chosen.bounds, scope, callers=True)
 
     def _tree(self, chosen: Chosen) -> FrameTable:
-        with self._lock:
-            path, seconds = self._store.sum_paths(chosen.numbers)
+        path, seconds = self._store.sum_paths(chosen.numbers)
+        with self._guard:
             return self._finder.tree(path, seconds, chosen.bounds)
 
     def _rows(self, chosen: Chosen) -> list[SpanRow]:
-        with self._lock:
+        with self._guard:
             return self._finder.rows(chosen)
 
     def _progress(self) -> tuple[int, int]:
         return len(self._index.spans), self._intake.source.statistics().spans_seen
 
-    def _tell_of_skipped(self) -> None:
-        """Warn of each file that could not be used, once for each of its versions.
+    def _tell_of(self, skipped: Iterable[Skipped]) -> None:
+        """Warn of each file that could not be used, once for each of its versions."""
+        for file in skipped:
+            if file not in self._told:
+                self._told.add(file)
+                warn_caller(f"skipped {file.path}: {file.reason}", SkippedFileWarning)
 
-        A folder without its file is the normal case while training runs, and is told of when it stays like that.
-        """
-        waiting, aside = self._intake.ingest.troubles()
-        for trouble in [*waiting, *aside]:
-            path = trouble.ref.ref.path
-            if (path, trouble.version) in self._told or (trouble.kind == "missing" and not trouble.aside):
-                continue
-            self._told.add((path, trouble.version))
-            warnings.warn(f"skipped {path}: {trouble.reason}", SkippedFileWarning, stacklevel=5)
+    def _tell_of_several_runs(self) -> None:
+        """Warn where the profiles of several runs are added together, once for each set of them."""
+        bases = sorted({folder.partition("/framework/")[0] for folder in self._index.catalog.folders})
+        if len(bases) > 1 and len(bases) != self._bases:
+            self._bases = len(bases)
+            shown = ", ".join(bases[:5]) + (", …" if len(bases) > 5 else "")
+            message = f"profiles of {len(bases)} runs are added together; give one of {shown}"
+            warn_caller(message, SeveralRunsWarning)
+
+
+def root_of(error: BaseException | None) -> BaseException | None:
+    """Return the first error inside groups of errors."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -15,10 +15,11 @@ from anyio.abc import TaskStatus
 
 from monitor.answers import SpanRow
 from monitor.decoding import DecodePool, open_decode_pool
+from monitor.errors import MonitorError
 from monitor.index import Index
 from monitor.ingest import Ingest
 from monitor.memory_store import MemoryStore
-from monitor.reading import LocalFile
+from monitor.reading import LocalFile, Version
 from monitor.sources.base import Source
 
 WORKERS = 2
@@ -26,6 +27,7 @@ WORKER_MEMORY_BYTES = 2**30
 FILE_DEADLINE_SECONDS = 10.0
 MOST_FILE_BYTES = 256 * 2**20
 BATCH_FILES = 250
+BROKEN_AFTER_SECONDS = 30.0
 REST_SECONDS = 60.0
 """Decoders that had nothing to do for so long are ended; the next new file starts them again."""
 NEVER_SECONDS = 1e9
@@ -33,6 +35,10 @@ NEVER_SECONDS = 1e9
 
 class NotebookSource(Source, Protocol):
     """A source that polls only when it is asked to."""
+
+    @property
+    def ended(self) -> bool:
+        """It runs no longer, so polls find nothing."""
 
     def unchanged(self) -> bool:
         """Tell cheaply, on any thread while no poll is under way, that a poll would find nothing."""
@@ -53,10 +59,29 @@ class NotebookSource(Source, Protocol):
 OpenSource: TypeAlias = Callable[[], AbstractAsyncContextManager[NotebookSource]]
 
 
+class IntakeEnded(MonitorError):
+    """The reading ended while somebody waited for it; the task that reads tells why."""
+
+
+class Skipped(NamedTuple):
+    """A file that could not be used, and which version of it."""
+
+    path: str
+    reason: str
+    version: Version | None
+
+
 class Intake:
     """The parts that live on the loop: source, decoders and ingest. Made by `Intake.run`."""
 
-    def __init__(self, index: Index, store: MemoryStore, source: NotebookSource, pool: DecodePool) -> None:
+    def __init__(
+        self,
+        index: Index,
+        store: MemoryStore,
+        source: NotebookSource,
+        pool: DecodePool,
+        guard: AbstractContextManager[object],
+    ) -> None:
         self.source = source
         self.pool = pool
         self.first_poll = anyio.Event()
@@ -72,13 +97,27 @@ class Intake:
             batch_files=BATCH_FILES,
             linger_seconds=0.0,
             max_file_bytes=MOST_FILE_BYTES,
+            broken_after_seconds=BROKEN_AFTER_SECONDS,
             workers=WORKERS,
+            guard=guard,
         )
 
     async def refresh(self) -> None:
         """Take in what is new."""
         await self.first_poll.wait()
         await self.ingest.refresh()
+        if self.source.ended:  # it lets go whoever waits for a poll, which is no answer then
+            raise IntakeEnded("the source has ended")
+
+    async def troubles(self) -> list[Skipped]:
+        """Return the files that are missing from the answers. A folder without its file is the normal case while
+        training runs, and counts when it stays like that."""
+        waiting, aside = self.ingest.troubles()
+        return [
+            Skipped(trouble.ref.ref.path, trouble.reason, trouble.version)
+            for trouble in [*waiting, *aside]
+            if trouble.aside or trouble.kind != "missing"
+        ]
 
     async def serve(self) -> None:
         """Work until cancelled."""
@@ -102,6 +141,7 @@ async def run_intake(
     index: Index,
     store: MemoryStore,
     open_source: OpenSource,
+    guard: AbstractContextManager[object],
     *,
     task_status: TaskStatus[Intake] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -115,6 +155,6 @@ async def run_intake(
             max_file_bytes=MOST_FILE_BYTES,
         ) as pool,
     ):
-        intake = Intake(index, store, source, pool)
+        intake = Intake(index, store, source, pool, guard)
         task_status.started(intake)
         await intake.serve()

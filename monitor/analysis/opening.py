@@ -7,7 +7,6 @@ from pathlib import Path
 from monitor.analysis.answering import Answering
 from monitor.analysis.folder import open_folder
 from monitor.analysis.inside import SourceAnswers
-from monitor.analysis.remote import DaemonAnswers
 from monitor.errors import ArgumentError, ConfigError
 from monitor.s3_url import parse_s3_url
 
@@ -21,12 +20,14 @@ def open_answers(
     if socket is not None:
         if s3_path is not None:
             raise ArgumentError("s3_path", s3_path, f"must be left out with socket={str(socket)!r}: the daemon answers")
+        from monitor.analysis.remote import DaemonAnswers  # loads an HTTP client: only who asks a daemon needs it
+
         return DaemonAnswers(socket, job)
     if not isinstance(local_profile_dir, (str, Path)):
         raise ArgumentError("local_profile_dir", local_profile_dir, "must be a path")
     if job is not None and not job:
         raise ArgumentError("job", job, "must be a name")
-    root = Path(local_profile_dir).expanduser()
+    root = Path(local_profile_dir).expanduser().absolute()  # a notebook may change its folder later
     if s3_path is not None:
         return open_bucket_answers(s3_path, root, job or DEFAULT_JOB)
     if not root.exists():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -12,10 +12,12 @@ import numpy as np
 
 from monitor.analysis.answering import Selected, always
 from monitor.analysis.folder import picture_beside
+from monitor.analysis.skipping import SkippedFileWarning, warn_caller
 from monitor.analysis.wire import request_of, row_of, table_of_answer, tree_of_answer
-from monitor.answers import ANY_NODE, FrameTable, PhaseFrames, PhaseStats, Scope, SpanRow
+from monitor.answers import ANY_NODE, FrameTable, PhaseStats, Scope, SpanRow
 from monitor.api.schema import (
     JobPhaseTrees,
+    NodesAnswer,
     ProfilesAnswer,
     StatsAnswer,
     TrainingPhaseTrees,
@@ -57,11 +59,17 @@ class DaemonAnswers:
         self._wanted = job
         self._job = ""
         self._closed = False
+        self._told: set[tuple[str, str]] = set()
         self._choose_job()
 
     def refresh(self) -> None:
-        """Have the daemon poll its sources and wait until what they found is stored."""
+        """Have the daemon poll its sources and wait until what they found is stored; warn of what it has set aside."""
         self._choose_job(fresh=True)
+        for file in self._client.status()["set_aside"]:
+            key = (file["path"], file["reason"])
+            if file.get("job", self._job) == self._job and key not in self._told:
+                self._told.add(key)
+                warn_caller(f"skipped {file['path']}: {file['reason']}", SkippedFileWarning)
 
     def select(self, question: Question, scope: Scope) -> Selected | None:
         """Find the spans that a question selects. All is asked at once: a daemon's answers move on."""
@@ -71,20 +79,26 @@ class DaemonAnswers:
             return self._select_files(question, scope)
         path, words = request_of(question)
         words |= self._words(scope)
+        if scope.profiler == "pyinstrument":
+            return self._select_sessions(path, words)
+        answer = self._ask(StatsAnswer, path, callers=True, **words)
+        if answer is None or not answer.spans:
+            return None
+        table = table_of_answer(answer, counts_calls=True)
+        return Selected(table=always(table), tree=no_tree, rows=partial(self._rows, path, words))
+
+    def _select_sessions(self, path: str, words: dict[str, Word]) -> Selected | None:
+        """Ask for sessions, their functions and their tree; again where new ones came in between."""
+        rows = self._rows(path, words)
         for _ in range(MOST_TRIES):
             answer = self._ask(StatsAnswer, path, callers=True, **words)
-            if answer is None or not answer.spans:
-                return None
-            table = table_of_answer(answer, counts_calls=scope.profiler != "pyinstrument")
-            if scope.profiler != "pyinstrument":
-                later = partial(self._rows, path, words)
-                return Selected(spans=answer.spans, table=always(table), tree=no_tree, rows=later)
-            rows = self._rows(path, words)
             tree = self._ask(TreeAnswer, path, format="tree", **words)
-            if tree is not None and answer.spans == tree.spans == len(rows):
-                return Selected(
-                    spans=len(rows), table=always(table), tree=always(tree_of_answer(tree)), rows=always(rows)
-                )
+            before, rows = rows, self._rows(path, words)
+            if answer is None or tree is None or not answer.spans:
+                return None
+            if answer.spans == tree.spans and rows == before:
+                table = table_of_answer(answer, counts_calls=False)
+                return Selected(table=always(table), tree=always(tree_of_answer(tree)), rows=always(rows))
         raise SourceUnavailable(f"the daemon on {self._socket} stored new profiles between all tries; try again")
 
     def training_phases(self, scope: Scope) -> list[PhaseStats]:
@@ -113,28 +127,26 @@ class DaemonAnswers:
             for phase, name in zip(phases, JOB_PHASES, strict=True)
         ]
 
-    def training_phase_frames(self, scope: Scope) -> list[PhaseFrames]:
-        """Merge the sampled trees of each pair of modes that has spans."""
-        words = self._words(scope)
-        answer = self._ask(TrainingPhaseTrees, "/v1/stats/training-phases", format="tree", **words)
-        return [
-            PhaseFrames(
-                tree=tree_of_answer(phase),
-                start_mode=PythonProfileModes.from_word(phase.start_mode),
-                end_mode=PythonProfileModes.from_word(phase.end_mode),
-                job_phase=None,
-            )
-            for phase in (answer.phases if answer is not None else [])
-        ]
+    def training_phase_trees(self, scope: Scope) -> list[tuple[PhaseStats, FrameTable]]:
+        """Add up and merge the sessions of each pair of modes that has spans."""
+        ask = partial(self._ask, TrainingPhaseTrees, "/v1/stats/training-phases", format="tree")
+        return self._of_one_moment(lambda: (self.training_phases(scope), phases_of(ask(**self._words(scope)))))
 
-    def job_phase_frames(self, scope: Scope) -> list[PhaseFrames]:
-        """Merge the sampled trees of the three job phases."""
-        answer = self._ask(JobPhaseTrees, "/v1/stats/job-phases", format="tree", **self._words(scope))
-        phases = answer.phases if answer is not None else [TreeAnswer(0, None, None, [])] * len(JOB_PHASES)
-        return [
-            PhaseFrames(tree=tree_of_answer(phase), start_mode=None, end_mode=None, job_phase=name)
-            for phase, name in zip(phases, JOB_PHASES, strict=True)
-        ]
+    def job_phase_trees(self, scope: Scope) -> list[tuple[PhaseStats, FrameTable]]:
+        """Add up and merge the sessions of the three job phases."""
+        ask = partial(self._ask, JobPhaseTrees, "/v1/stats/job-phases", format="tree")
+        nothing = [TreeAnswer(0, None, None, [])] * len(JOB_PHASES)
+        return self._of_one_moment(lambda: (self.job_phases(scope), phases_of(ask(**self._words(scope))) or nothing))
+
+    def _of_one_moment(
+        self, ask: Callable[[], tuple[list[PhaseStats], Sequence[TreeAnswer]]]
+    ) -> list[tuple[PhaseStats, FrameTable]]:
+        """Ask for phases and for their trees until both are of the same spans."""
+        for _ in range(MOST_TRIES):
+            phases, trees = ask()
+            if [phase.table.spans for phase in phases] == [tree.spans for tree in trees]:
+                return [(phase, tree_of_answer(tree)) for phase, tree in zip(phases, trees, strict=True)]
+        raise SourceUnavailable(f"the daemon on {self._socket} stored new profiles between all tries; try again")
 
     def profiles(self, scope: Scope) -> list[SpanRow]:
         """List all spans, by (start time, node)."""
@@ -169,10 +181,8 @@ class DaemonAnswers:
 
     def nodes(self, scope: Scope) -> list[str]:
         """List the nodes that have spans, sorted."""
-        if not self._job:
-            return []
-        self._refuse_closed()
-        return sorted({row.node for row in self._client.nodes(**self._words(scope)).nodes})
+        answer = self._ask(NodesAnswer, "/v1/nodes", **self._words(scope)) if self._job else None
+        return [] if answer is None else sorted({row.node for row in answer.nodes})
 
     def read(self, row: SpanRow) -> bytes:
         """Read a span's data file through the daemon."""
@@ -213,7 +223,10 @@ class DaemonAnswers:
         if self._wanted is None and len(jobs) > 1:
             raise ArgumentError("job", None, f"the daemon has several jobs; give one of {', '.join(jobs)}")
         if self._wanted is not None and self._wanted not in jobs:
-            raise ArgumentError("job", self._wanted, f"the daemon has no such job; it has {', '.join(jobs)}")
+            watched = sorted({*jobs, *(source["job"] for source in self._client.status()["sources"])})
+            if self._wanted not in watched:
+                raise ArgumentError("job", self._wanted, f"the daemon has no such job; it has {', '.join(watched)}")
+            return  # it has no profiles yet
         self._job = self._wanted or jobs[0]
 
     def _select_files(self, question: Question, scope: Scope) -> Selected | None:
@@ -227,7 +240,7 @@ class DaemonAnswers:
         for profiler in ("cprofile", "pyinstrument"):
             rows += self._rows(path, words | self._words(Scope(profiler=profiler, nodes=nodes)))
         rows.sort(key=lambda row: (row.span.start.time_us, row.node))
-        return Selected(spans=len(rows), table=no_table, tree=no_tree, rows=always(rows)) if rows else None
+        return Selected(table=no_table, tree=no_tree, rows=always(rows)) if rows else None
 
     def _rows(self, path: str, words: dict[str, Word]) -> list[SpanRow]:
         answer = self._ask(ProfilesAnswer, path, format="profiles", **words)
@@ -253,11 +266,22 @@ class DaemonAnswers:
             return None
 
     def _words(self, scope: Scope) -> dict[str, Word]:
-        return {"job": self._job or None, "profiler": scope.profiler, "node": scope.nodes}
+        """Write a scope. Of several nodes those that have no profiles are left out, which the daemon would refuse."""
+        nodes = scope.nodes
+        if len(nodes) > 1:
+            answer = self._ask(NodesAnswer, "/v1/nodes", job=self._job)
+            known = {row.node for row in answer.nodes} if answer is not None else set()
+            nodes = tuple(node for node in nodes if node in known) or nodes[:1]
+        return {"job": self._job or None, "profiler": scope.profiler, "node": nodes}
 
     def _refuse_closed(self) -> None:
         if self._closed:
             raise MonitorError("this analysis was closed: make a new one")
+
+
+def phases_of(answer: TrainingPhaseTrees | JobPhaseTrees | None) -> Sequence[TreeAnswer]:
+    """Return the trees of an answer; none where nothing was found."""
+    return [] if answer is None else answer.phases
 
 
 def raise_unless_unknown(error: QueryError) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import sys
 import tempfile
 import webbrowser
 from collections.abc import Callable, Iterable
@@ -15,11 +17,10 @@ import pandas as pd
 from monitor.analysis.display import spans_title
 from monitor.analysis.tabular import FunctionResult, GroupedStats, StatsDiff, Tabular, diff
 from monitor.answers import FrameTable
-from monitor.exports.flame import to_html
-from monitor.grouping import GroupBy
+from monitor.grouping import GroupBy, keep_functions
 from monitor.profiles.columns import NO_PARENT, FunctionName
 from monitor.tables import StatsTable
-from monitor.trees import inclusive_seconds, present_paths
+from monitor.trees import inclusive_seconds, keep_frames, present_paths
 
 Frame = dict[str, Any]
 
@@ -42,6 +43,12 @@ class PyinstrumentStepStats:
         made._page = page  # type: ignore[attr-defined]
         made._read = read  # type: ignore[attr-defined]
         return made
+
+    def __repr__(self) -> str:
+        return "<PyinstrumentStepStats: html_file_path, json_stats>"
+
+    def __reduce__(self) -> tuple[type[PyinstrumentStepStats], tuple[str, dict[str, Any]]]:
+        return PyinstrumentStepStats, (self.html_file_path, self.json_stats)
 
     @cached_property
     def html_file_path(self) -> str:
@@ -69,12 +76,16 @@ class PyinstrumentTree(FunctionResult["PyinstrumentTree"]):
 
     def __init__(self, make: Callable[[], StatsTable], tree: Callable[[], FrameTable]) -> None:
         super().__init__(make)
-        self._tree = tree
+        self._tree: Callable[[], FrameTable] | None = tree
 
     @cached_property
     def tree(self) -> FrameTable:
         """The merged tree, as columns."""
-        return self._tree()
+        if self._tree is None:
+            raise RuntimeError("the tree was made already")
+        tree = self._tree()
+        self._tree = None  # it may keep a whole analysis alive
+        return tree
 
     @cached_property
     def json_stats(self) -> dict[str, Any]:
@@ -107,6 +118,8 @@ class PyinstrumentTree(FunctionResult["PyinstrumentTree"]):
 
     def to_html(self) -> str:
         """Return an interactive page of the whole tree, in one file: pyinstrument's own."""
+        from monitor.exports.flame import to_html  # its renderers are loaded when somebody wants to see something
+
         return to_html(self.tree, self._title())
 
     def show(self, file: str | Path | None = None) -> Any:
@@ -129,8 +142,13 @@ class PyinstrumentTree(FunctionResult["PyinstrumentTree"]):
         Path(file).write_text(page, encoding="utf-8")
         return str(file)
 
-    def _with(self, table: StatsTable) -> PyinstrumentTree:
-        return PyinstrumentTree(lambda: table, self._tree)
+    def _filtered(self, keep: Callable[[FunctionName], bool]) -> PyinstrumentTree:
+        table, tree = keep_functions(self.table, keep), keep_frames(self.tree, keep)
+        return PyinstrumentTree(lambda: table, lambda: tree)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Keep the tables and forget what they were made of."""
+        return {"table": self.table, "tree": self.tree, "_make": None, "_tree": None}
 
     def _title(self) -> str:
         return spans_title("Call tree", self.spans, self.from_seconds, self.to_seconds)
@@ -149,6 +167,12 @@ class PyinstrumentSessions(list[PyinstrumentStepStats]):
     def __init__(self, sessions: Iterable[PyinstrumentStepStats], merged: PyinstrumentTree) -> None:
         super().__init__(sessions)
         self.merged = merged
+
+    def __reduce__(self) -> tuple[type[PyinstrumentSessions], tuple[list[PyinstrumentStepStats], PyinstrumentTree]]:
+        return PyinstrumentSessions, (list(self), self.merged)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} sessions: {self.merged!r}>"
 
     @property
     def table(self) -> StatsTable:
@@ -206,18 +230,22 @@ def new_frame(name: FunctionName, seconds: float, children: list[Frame]) -> Fram
 
 
 def in_notebook() -> bool:
-    """Tell whether a notebook kernel runs this."""
-    try:
-        from IPython import get_ipython  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        return False
-    return getattr(get_ipython(), "kernel", None) is not None
+    """Tell whether a notebook kernel runs this; IPython is loaded then."""
+    shell = sys.modules.get("IPython")
+    return shell is not None and getattr(shell.get_ipython(), "kernel", None) is not None
 
 
-def framed(page: str) -> Any:
+def framed(page: str) -> Framed:
     """Wrap a page so that a notebook shows it apart from its own style and scripts."""
-    import html
+    return Framed(f'<iframe style="width:100%;height:600px;border:0" srcdoc="{html.escape(page)}"></iframe>')
 
-    from IPython.display import HTML  # type: ignore[import-not-found,unused-ignore]
 
-    return HTML(f'<iframe style="width:100%;height:600px;border:0" srcdoc="{html.escape(page)}"></iframe>')
+class Framed:
+    """A page in a frame of its own, as a notebook shows it."""
+
+    def __init__(self, markup: str) -> None:
+        self._markup = markup
+
+    def _repr_html_(self) -> str:
+        """Show the page below the cell."""
+        return self._markup

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +14,7 @@ from monitor.answers import SpanRow
 from monitor.finding import SpanListing
 from monitor.rows import columns_of
 from monitor.selection import NO_END_STEP, ByTime, in_step_interval
-from monitor.spans import PythonProfileModes, Span, StepPhase, parse_span_name
+from monitor.spans import Moment, PythonProfileModes, Span, StepPhase, parse_any_name
 
 
 class StepPythonProfileStats:
@@ -29,7 +29,7 @@ class StepPythonProfileStats:
     """
 
     def __init__(self, framework: str, profiler_name: str, node_id: str, stats_dir: str, stats_path: str) -> None:
-        self._fill(framework, profiler_name, node_id, parse_span_name(stats_dir), stats_path)
+        self._fill(framework, profiler_name, node_id, parse_any_name(stats_dir), stats_path)
 
     @classmethod
     def of_row(cls, row: SpanRow, path: str) -> StepPythonProfileStats:
@@ -78,7 +78,11 @@ class StepPythonProfileStats:
         return self.node_id == node_id
 
     def _span(self) -> Span:
-        return parse_span_name(Path(self.stats_path).parent.name)
+        start_step = None if self.start_step < 0 else self.start_step
+        end_step = None if math.isinf(self.end_step) else int(self.end_step)
+        start = Moment(self.start_mode, start_step, self.start_phase, self.start_time_since_epoch_in_micros)
+        end = Moment(self.end_mode, end_step, self.end_phase, self.end_time_since_epoch_in_micros)
+        return Span("", start, end)
 
     def __repr__(self) -> str:
         return repr(self.__dict__)
@@ -105,9 +109,13 @@ def stats_files(rows: Iterable[SpanRow], places: Places) -> list[StepPythonProfi
     return files
 
 
-def stats_frame(listing: SpanListing, places: Places) -> pd.DataFrame:
+def stats_frame(listing: SpanListing, places: Places) -> tuple[pd.DataFrame, bool]:
     """Lay the files of spans out as the original's DataFrame: modes as words, phases as StepPhase, times in
-    microseconds, steps of `*` as -1 at the start and infinity at the end."""
+    microseconds, steps of `*` as -1 at the start and infinity at the end.
+
+    Returns:
+        Also whether every sampled session has its picture; one that has none may get it later.
+    """
     said, keys = listing.said, listing.keys
     columns: dict[str, Any] = {
         name: objects([getattr(key, word) for key in keys])[listing.series] for name, word in SERIES_COLUMNS.items()
@@ -123,6 +131,7 @@ def stats_frame(listing: SpanListing, places: Places) -> pd.DataFrame:
         "end_time_since_epoch_in_micros": said.end_us,
         "stats_path": objects([places.place(path) for path in listing.paths]),
     }
+    complete = True
     sampled = np.asarray([key.profiler == "pyinstrument" for key in keys], dtype=np.bool_)
     if sampled.any():
         there = [
@@ -130,7 +139,8 @@ def stats_frame(listing: SpanListing, places: Places) -> pd.DataFrame:
             for path, key in zip(listing.paths, listing.series, strict=True)
         ]
         columns = with_pictures(columns, there)
-    return pd.DataFrame(columns)
+        complete = len(columns["stats_path"]) == len(there) + int(sampled[listing.series].sum())
+    return pd.DataFrame(columns), complete
 
 
 def with_pictures(columns: dict[str, Any], pictures: list[str | None]) -> dict[str, Any]:

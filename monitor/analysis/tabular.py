@@ -13,7 +13,7 @@ import pandas as pd
 from monitor.analysis.display import SHOWN_ROWS, spans_title, to_notebook_html
 from monitor.comparison import Comparison, compare
 from monitor.errors import ArgumentError
-from monitor.grouping import APPLICATION, GROUPINGS, GroupBy, GroupTable, group_table, keep_functions, package_of
+from monitor.grouping import APPLICATION, GROUPINGS, GroupBy, GroupTable, group_table, package_of
 from monitor.profiles.columns import FunctionName
 from monitor.tables import StatsTable, sort_table
 
@@ -38,15 +38,19 @@ class FunctionResult(Generic[ResultT]):
     """
 
     def __init__(self, make: Callable[[], StatsTable]) -> None:
-        self._make = make
+        self._make: Callable[[], StatsTable] | None = make
 
     @cached_property
     def table(self) -> StatsTable:
         """The functions, added up when first looked at."""
-        return self._make()
+        if self._make is None:
+            raise RuntimeError("the table was made already")
+        table = self._make()
+        self._make = None  # it may keep a whole analysis alive
+        return table
 
-    def _with(self, table: StatsTable) -> ResultT:
-        """Return a result of the same kind with other functions."""
+    def _filtered(self, keep: Callable[[FunctionName], bool]) -> ResultT:
+        """Return a result of the same kind with the functions that are wanted."""
         raise NotImplementedError
 
     @property
@@ -94,10 +98,10 @@ class FunctionResult(Generic[ResultT]):
             raise ArgumentError("path", path, f"must be a regular expression ({error})") from None
 
         def keep(name: FunctionName) -> bool:
-            fits = package is None or package_of(name[0]) == package
+            fits = package is None or package_of(name) == package
             return fits and (pattern is None or pattern.search(name[0]) is not None)
 
-        return self._with(keep_functions(self.table, keep))
+        return self._filtered(keep)
 
     def application_code(self) -> ResultT:
         """Keep the functions that are neither installed packages nor the standard library nor built in."""
@@ -111,6 +115,10 @@ class FunctionResult(Generic[ResultT]):
         """
         return diff(self, after, ignore_lines=ignore_lines)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Keep the table and forget what it was made of, so that results can be pickled."""
+        return {"table": self.table, "_make": None}
+
     def _title(self) -> str:
         return spans_title("Functions", self.spans, self.from_seconds, self.to_seconds)
 
@@ -120,7 +128,7 @@ class FunctionResult(Generic[ResultT]):
         return to_notebook_html(self._title(), shown, len(self.table.function))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class GroupedStats:
     """Functions added up by module, package or file, largest self time first."""
 
@@ -140,6 +148,9 @@ class GroupedStats:
             columns |= {"primitive_calls": groups.primitive_calls, "calls": groups.calls}
         columns |= {"self_seconds": groups.self_seconds, "cumulative_seconds": groups.cumulative_seconds}
         return pd.DataFrame(columns)
+
+    def __repr__(self) -> str:
+        return self.to_dataframe().head(SHOWN_ROWS).to_string()
 
     def _repr_html_(self) -> str:
         """Show the largest groups in a notebook."""
@@ -214,6 +225,10 @@ class StatsDiff:
         frame = self._of("both").sort_values(f"{by}_change", ascending=ascending, kind="stable")
         change = frame[f"{by}_change"]
         return frame[change < 0 if ascending else change > 0].reset_index(drop=True)
+
+    def __repr__(self) -> str:
+        frame = self.to_dataframe().head(SHOWN_ROWS)
+        return frame[["name", "status", "self_seconds_before", "self_seconds_after", "self_seconds_change"]].to_string()
 
     def _repr_html_(self) -> str:
         """Show the largest changes in a notebook."""

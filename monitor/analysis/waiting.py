@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future, TimeoutError
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from time import monotonic
 
 from monitor.analysis.loop_thread import ENDED
@@ -18,39 +18,36 @@ TELL_SECONDS = 0.5
 def wait_and_tell(waiting: Future[None], running: Future[None], progress: Callable[[], tuple[int, int]]) -> None:
     """Wait for a task; after two seconds say how many of how many profiles are read, and how fast.
 
-    Args:
-        running: the task without which the wait would not end; its failure is raised.
-
     Where standard error is a terminal or a notebook the line is written over; elsewhere there is one at the end only.
+
+    Args:
+        running: the task that does the work; its end ends the wait too, and the caller has to look at it.
+
+    Raises:
+        MonitorError: the wait was ended from elsewhere. Whatever the task raises.
     """
-    started, told = monotonic(), False
+    started, before, told = monotonic(), progress()[0], False
     timeout = QUIET_SECONDS
-    while True:
-        try:
-            waiting.result(timeout)
-        except TimeoutError:
-            if waiting.done():
-                raise
-            if running.done():
-                waiting.cancel()
-                running.result()
-                raise RuntimeError("the reading of profiles has ended") from None
-            told = tell(*progress(), monotonic() - started, end="")
-            timeout = TELL_SECONDS
-        except CancelledError:
-            raise MonitorError(ENDED) from None
-        else:
-            break
+    while not wait((waiting, running), timeout, FIRST_COMPLETED).done:
+        tell(before, progress(), monotonic() - started, end="")
+        told, timeout = True, TELL_SECONDS
     if told:
-        tell(*progress(), monotonic() - started, end="\n")
+        tell(before, progress(), monotonic() - started, end="\n")
+    if not waiting.done():
+        waiting.cancel()
+        return
+    try:
+        waiting.result()
+    except CancelledError:
+        raise MonitorError(ENDED) from None
 
 
-def tell(done: int, total: int, seconds: float, *, end: str) -> bool:
-    """Write the line."""
+def tell(before: int, now: tuple[int, int], seconds: float, *, end: str) -> None:
+    """Write the line, or nothing where it could not be written over."""
     live = sys.stderr.isatty() or "ipykernel" in sys.modules
     if live or end:
-        rate = done / seconds if seconds > 0 else 0.0
+        done, total = now
+        rate = (done - before) / seconds if seconds > 0 else 0.0
         line = f"read {done:,} of {total:,} profiles in {seconds:.0f} s ({rate:,.0f} a second)"
         sys.stderr.write(f"{chr(13) if live else ''}{line}{end}")
         sys.stderr.flush()
-    return True

@@ -12,8 +12,13 @@ from monitor.analysis import (
     cProfileAnalysis,
     cProfileStats,
 )
+from monitor.compat.profiler_constants import CONVERT_TO_MICROSECS, CPROFILE_NAME, PYINSTRUMENT_NAME
+from monitor.compat.python_profile_utils import python_profile_mode_to_str
 
 __all__ = [
+    "CONVERT_TO_MICROSECS",
+    "CPROFILE_NAME",
+    "PYINSTRUMENT_NAME",
     "PyinstrumentAnalysis",
     "PyinstrumentStepStats",
     "PythonProfileAnalysis",
@@ -22,4 +27,5 @@ __all__ = [
     "StepPythonProfileStats",
     "cProfileAnalysis",
     "cProfileStats",
+    "python_profile_mode_to_str",
 ]

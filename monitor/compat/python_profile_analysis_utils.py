@@ -11,6 +11,7 @@ from monitor.analysis import (
     cProfileFunctionStats,
     cProfileStats,
 )
+from monitor.compat.python_profile_utils import str_to_python_profile_mode
 
 __all__ = [
     "Metrics",
@@ -20,4 +21,5 @@ __all__ = [
     "StepPythonProfileStats",
     "cProfileFunctionStats",
     "cProfileStats",
+    "str_to_python_profile_mode",
 ]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from enum import Enum
 
+from monitor.compat.profiler_constants import CPROFILE_NAME, PYINSTRUMENT_NAME
 from monitor.errors import ArgumentError, LayoutError
 from monitor.spans import PythonProfileModes, StepPhase
 
 __all__ = [
+    "CPROFILE_NAME",
+    "PYINSTRUMENT_NAME",
     "PythonProfileModes",
     "PythonProfilerName",
     "StepPhase",

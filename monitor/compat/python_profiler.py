@@ -16,8 +16,24 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from monitor.capture.profilers import Files, cprofile_files, pyinstrument_files
 from monitor.capture.recorder import default_node
-from monitor.compat.profiler_constants import PYTHON_PROFILING_START_STEP_DEFAULT
-from monitor.compat.python_profile_utils import cProfileTimer, cpu_time, off_cpu_time, total_time
+from monitor.compat.core import FRAMEWORK
+from monitor.compat.profiler_constants import (
+    CONVERT_TO_MICROSECS,
+    CPROFILE_NAME,
+    CPROFILE_STATS_FILENAME,
+    PYINSTRUMENT_HTML_FILENAME,
+    PYINSTRUMENT_JSON_FILENAME,
+    PYINSTRUMENT_NAME,
+    PYTHON_PROFILING_START_STEP_DEFAULT,
+)
+from monitor.compat.python_profile_utils import (
+    cProfileTimer,
+    cpu_time,
+    off_cpu_time,
+    python_profile_mode_to_str,
+    total_time,
+)
+from monitor.errors import ArgumentError
 from monitor.layout import SpanKey, format_path
 from monitor.spans import Moment, PythonProfileModes, StepPhase, format_span_name
 
@@ -25,11 +41,24 @@ if TYPE_CHECKING:
     from pyinstrument import Profiler
 
 __all__ = [
+    "CONVERT_TO_MICROSECS",
+    "CPROFILE_NAME",
+    "CPROFILE_STATS_FILENAME",
+    "FRAMEWORK",
+    "PYINSTRUMENT_HTML_FILENAME",
+    "PYINSTRUMENT_JSON_FILENAME",
+    "PYINSTRUMENT_NAME",
+    "PYTHON_PROFILING_START_STEP_DEFAULT",
     "PyinstrumentPythonProfiler",
+    "PythonProfileModes",
     "PythonProfiler",
     "cProfileDefaultPythonProfiler",
     "cProfilePythonProfiler",
     "cProfileTimer",
+    "cpu_time",
+    "off_cpu_time",
+    "python_profile_mode_to_str",
+    "total_time",
 ]
 
 NO_STEP = "*"
@@ -124,7 +153,7 @@ class cProfilePythonProfiler(PythonProfiler):
     """Writes spans of cProfile.
 
     Args:
-        cprofile_timer: what is measured; see cProfileTimer.
+        cprofile_timer: what is measured; see cProfileTimer. DEFAULT, or its word, is total time.
     """
 
     _name = "cprofile"
@@ -134,9 +163,16 @@ class cProfilePythonProfiler(PythonProfiler):
         cProfileTimer.OFF_CPU_TIME: off_cpu_time,
     }
 
-    def __init__(self, base_folder: str | Path, framework: Enum, cprofile_timer: cProfileTimer) -> None:
+    def __init__(self, base_folder: str | Path, framework: Enum, cprofile_timer: cProfileTimer | str) -> None:
         super().__init__(base_folder, framework)
-        self.cprofile_timer = self.timer_name_to_function[cProfileTimer(cprofile_timer)]
+        try:
+            timer = cProfileTimer(cprofile_timer)
+        except ValueError:
+            names = ", ".join(timer.name for timer in cProfileTimer)
+            raise ArgumentError(
+                "cprofile_timer", cprofile_timer, f"must be a member of cProfileTimer: {names}"
+            ) from None
+        self.cprofile_timer = self.timer_name_to_function.get(timer, total_time)
         self._profile = cProfile.Profile()
 
     def _enable_profiler(self) -> None:
@@ -175,6 +211,7 @@ class PyinstrumentPythonProfiler(PythonProfiler):
     def _enable_profiler(self) -> None:
         from pyinstrument import Profiler
 
+        # Without async support, as monitor.capture: in a notebook start and stop may run in different contexts.
         self._profiler = Profiler(async_mode="disabled")
         self._profiler.start(target_description=f"process {os.getpid()}")
 

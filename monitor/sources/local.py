@@ -119,6 +119,11 @@ class LocalSource:
         self._wake.set()
         await done.wait()
 
+    @property
+    def ended(self) -> bool:
+        """It runs no longer, so polls find nothing."""
+        return self._ended
+
     def unchanged(self) -> bool:
         """Tell, at the price of one look at each folder above the spans, that a poll would find nothing.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-LOCAL_TYPES = frozenset({"ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"})
+LOCAL_TYPES = frozenset({"ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"})
 """File systems that this machine's kernel stamps with its own clock."""
 
 MOUNTS = Path("/proc/self/mountinfo")

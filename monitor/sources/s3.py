@@ -77,6 +77,11 @@ class S3Source:
         """The place as s3://bucket/prefix."""
         return str(self._url)
 
+    @property
+    def ended(self) -> bool:
+        """It runs no longer, so polls find nothing."""
+        return self._ended
+
     async def run(self, accept: Accept, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Find spans until cancelled; `started()` once the first complete poll is handed over."""
         self._accept = accept

@@ -52,6 +52,7 @@ class Folder:
         settled: the last listing began so long after `first_seen` that the gate may be trusted.
         listed: when it was last listed, and how long that took.
         linked: it is a link. identity: (device, inode) of what the path led to at the last look.
+        passed_over: the last scan took it elsewhere, or refused it; what it is changes with the folder above it only.
         undecided: it holds spans whose profiler only a file inside can tell; look_again: when, whatever the gate says.
     """
 
@@ -62,6 +63,7 @@ class Folder:
     look_again: float = float("inf")
     pause: float = 0.5
     undecided: bool = False
+    passed_over: bool = False
     seen: set[str] = field(default_factory=set)
     folders: dict[str, Folder] = field(default_factory=dict)
     passed: set[str] = field(default_factory=set)
@@ -137,6 +139,8 @@ class Walker:
         # The root as it was given comes first: where it is a link, it may have been switched.
         looks = chain(((str(self._given), self._root),), self._by_path.items())
         for path, folder in looks:
+            if folder.passed_over:
+                continue
             try:
                 status = os.stat(path)  # noqa: PTH116 - this is the whole cost of a question that finds nothing new
             except OSError:
@@ -205,9 +209,10 @@ class Walker:
             self._lose(folder, error)
             return []
         modified_ns, identity = status.st_mtime_ns, (status.st_dev, status.st_ino)
-        if identity in visited:
-            return None
-        if identity != folder.identity and not self._take_identity(folder, identity):
+        folder.passed_over = identity in visited or (
+            identity != folder.identity and not self._take_identity(folder, identity)
+        )
+        if folder.passed_over:
             return None
         visited.add(identity)
         if modified_ns != folder.modified_ns:
@@ -258,7 +263,7 @@ class Walker:
             known &= names
         for gone in folder.folders.keys() - names:
             del folder.folders[gone]
-        old = self._wall - folder.modified_ns / 1e9 >= self._old_seconds(folder.identity[0])
+        old = self._wall - folder.modified_ns / 1e9 >= self._old_seconds(folder)
         folder.settled = old or now - folder.first_seen >= TRUST_SECONDS
         folder.pause = min(2 * folder.pause, LONGEST_PAUSE_SECONDS) if folder.undecided else 0.5
         folder.look_again = now + folder.pause if folder.undecided else float("inf")
@@ -268,10 +273,12 @@ class Walker:
         self.listing_seconds += folder.listing_seconds
         return self._hand_over(folder, refs)
 
-    def _old_seconds(self, device: int) -> float:
+    def _old_seconds(self, folder: Folder) -> float:
+        device = folder.identity[0]
         if device not in self._local:
             self._local[device] = keeps_local_time(device)
-        return OLD_LOCAL_SECONDS if self._local[device] else OLD_SECONDS
+        in_whole_seconds = folder.modified_ns % 1_000_000_000 == 0  # as some file systems keep all times
+        return OLD_LOCAL_SECONDS if self._local[device] and not in_whole_seconds else OLD_SECONDS
 
     def _sort_entries(self, folder: Folder, entries: Iterator[os.DirEntry[str]]) -> tuple[list[FileRef], set[str]]:
         """Tell new spans and new folders from the rest; also returns all names, which tell what has gone."""

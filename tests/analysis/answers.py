@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pstats
 import re
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import pandas as pd
 import pytest
@@ -14,6 +14,15 @@ from monitor.spans import PHASES_BY_WORD, PythonProfileModes
 
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 Row: TypeAlias = tuple[float, float, float, float, dict[str, tuple[float, ...]]]
+
+
+ResultT = TypeVar("ResultT")
+
+
+def found(result: ResultT | None) -> ResultT:
+    """Hold that something was found."""
+    assert result is not None
+    return result
 
 
 def arguments_of(words: dict[str, Any]) -> dict[str, Any]:
@@ -28,7 +37,7 @@ def arguments_of(words: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def ask(analysis: PythonProfileAnalysis, method: str, words: dict[str, Any]) -> Any:
+def ask(analysis: PythonProfileAnalysis[Any], method: str, words: dict[str, Any]) -> Any:
     """Ask one question in the words of the query files."""
     name = "fetch_profile_stats_by_job_phase" if method == "documented_job_phases" else method
     return getattr(analysis, name)(**arguments_of(words))

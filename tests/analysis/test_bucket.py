@@ -16,7 +16,7 @@ from monitor.analysis import (
     SourceUnavailable,
     cProfileAnalysis,
 )
-from tests.analysis.answers import ask, assert_same
+from tests.analysis.answers import ask, assert_same, found
 from tests.analysis.test_classes import calls_in, write_step
 from tests.analysis.test_parity import CLASSES, recorded
 from tests.sources.moto_server import MotoServer
@@ -102,7 +102,7 @@ def test_a_picture_is_downloaded_when_somebody_looks_at_it(
 ) -> None:
     upload_step(moto_server, bucket, tmp_path / "made", 0, profiler="pyinstrument")
     with PyinstrumentAnalysis(str(tmp_path / "local"), f"s3://{bucket}/job") as analysis:
-        (session,) = analysis.fetch_profile_stats_by_step(0)
+        (session,) = found(analysis.fetch_profile_stats_by_step(0))
         assert "root_frame" in session.json_stats
         assert [Path(key).name for key in requests] == ["python_stats.json"]
         listed = list(analysis.list_profile_stats()["stats_path"])

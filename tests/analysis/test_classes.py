@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import marshal
 import multiprocessing
 import os
@@ -18,6 +19,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import anyio
+import numpy as np
 import pandas as pd
 import psutil
 import pytest
@@ -29,14 +32,17 @@ from monitor.analysis import (
     PyinstrumentAnalysis,
     PythonProfileAnalysis,
     PythonProfileModes,
+    SeveralRunsWarning,
     SkippedFileWarning,
     SourceUnavailable,
+    StepPhase,
     StepPythonProfileStats,
     cProfileAnalysis,
     cProfileStats,
 )
 from monitor.analysis.classes import NOTHING_AT_ALL, NOTHING_IN_INTERVAL
 from monitor.errors import ForkedProcess, ReadError
+from tests.analysis.answers import found
 from tests.analysis.runs import write_profile
 from tests.integration.daemons import daemon_child
 
@@ -189,7 +195,7 @@ def test_two_sessions_that_start_together_and_one_without_its_picture_are_sessio
     shutil.copytree(first.parent, twin)
     (twin / "python_stats.html").unlink()
     with PyinstrumentAnalysis(str(tmp_path)) as analysis:
-        sessions = analysis.fetch_profile_stats_by_step(0, 1)
+        sessions = found(analysis.fetch_profile_stats_by_step(0, 1))
         assert len(sessions) == 2
         assert sessions[0].json_stats == sessions[1].json_stats
         assert len(analysis.list_profile_stats()) == 3
@@ -198,10 +204,101 @@ def test_two_sessions_that_start_together_and_one_without_its_picture_are_sessio
 def test_a_session_whose_file_has_gone_says_so(tmp_path: Path) -> None:
     file = write_step(tmp_path, 0, profiler="pyinstrument")
     with PyinstrumentAnalysis(str(tmp_path)) as analysis:
-        (session,) = analysis.fetch_profile_stats_by_step(0)
+        (session,) = found(analysis.fetch_profile_stats_by_step(0))
         file.unlink()
         with pytest.raises(ReadError, match="holds no data file"):
             assert session.json_stats
+
+
+def test_a_file_that_was_set_aside_is_read_when_it_is_mended(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = write_step(base, 8, calls=8)
+    data = broken.read_bytes()
+    broken.write_bytes(b"no profile")
+    long_ago = time.time() - 3600
+    os.utime(broken, (long_ago, long_ago))
+    monkeypatch.setattr("monitor.analysis.intake.BROKEN_AFTER_SECONDS", 0.0)
+    with cProfileAnalysis(str(base)) as analysis:
+        with pytest.warns(SkippedFileWarning, match="skipped"):
+            assert analysis.fetch_profile_stats_by_step(8) is None
+        assert analysis.fetch_profile_stats_by_step(8) is None
+        broken.write_bytes(data)
+        assert calls_in(analysis.fetch_profile_stats_by_step(8)) == 8
+
+
+def test_a_skipped_file_is_told_at_the_line_that_asked(base: Path) -> None:
+    write_step(base, 8).write_bytes(b"no profile")
+    with cProfileAnalysis(str(base)) as analysis, pytest.warns(SkippedFileWarning) as told:
+        analysis.fetch_profile_stats_by_training_phase()
+    assert [warning.filename for warning in told] == [__file__]
+
+
+def test_a_picture_that_comes_later_is_listed(tmp_path: Path) -> None:
+    file = write_step(tmp_path, 0, profiler="pyinstrument")
+    picture = file.with_suffix(".html")
+    content = picture.read_text()
+    picture.unlink()
+    with PyinstrumentAnalysis(str(tmp_path)) as analysis:
+        assert len(analysis.list_profile_stats()) == len(analysis.python_profile_stats) == 1
+        picture.write_text(content)
+        assert len(analysis.list_profile_stats()) == len(analysis.python_profile_stats) == 2
+        assert list(analysis.list_profile_stats()["stats_path"])[1] == str(picture)
+
+
+def test_the_folder_is_kept_where_the_notebook_goes_elsewhere(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(base.parent)
+    with cProfileAnalysis(base.name) as analysis:
+        assert calls_in(analysis.fetch_profile_stats_by_step(0, 9)) == 15
+        monkeypatch.chdir("/")
+        write_step(base, 9, calls=100)
+        assert calls_in(analysis.fetch_profile_stats_by_step(9)) == 100
+
+
+def test_a_folder_that_is_gone_is_told(analysis: cProfileAnalysis, base: Path) -> None:
+    assert calls_in(analysis.fetch_profile_stats_by_step(1)) == 2
+    base.rename(base.with_name("elsewhere"))
+    with pytest.raises(SourceUnavailable, match=r"local_profile_dir=.*: it is not there any more"):
+        analysis.fetch_profile_stats_by_step(1)
+    base.with_name("elsewhere").rename(base)
+    assert calls_in(analysis.fetch_profile_stats_by_step(1)) == 2
+
+
+def test_a_link_that_is_switched_leads_to_the_other_run(base: Path, tmp_path: Path) -> None:
+    write_step(tmp_path / "other", 7, calls=50)
+    latest = tmp_path / "latest"
+    latest.symlink_to(base)
+    with cProfileAnalysis(str(latest)) as analysis:
+        assert calls_in(analysis.fetch_profile_stats_by_step(1)) == 2
+        latest.unlink()
+        latest.symlink_to(tmp_path / "other")
+        with pytest.warns(SeveralRunsWarning, match="profiles of 2 runs are added together"):
+            assert calls_in(analysis.fetch_profile_stats_by_step(7)) == 50
+
+
+def test_a_span_of_the_older_layout_knows_its_steps() -> None:
+    span = StepPythonProfileStats(
+        "tensorflow", "cprofile", "151-algo-1", "1000000.0_2000000.0_151-algo-1_7", "/copied/x"
+    )
+    assert span.in_step_interval(6, 8, StepPhase.STEP_START, StepPhase.STEP_END)
+    assert not span.in_step_interval(8, 9, StepPhase.STEP_START, StepPhase.STEP_END)
+    assert span.in_time_interval(500_000, 1_500_000)
+    assert not span.in_time_interval(2_500_000, 3_000_000)
+    assert span.has_start_and_end_mode(TRAIN, TRAIN)
+    assert span.has_node_id("151-algo-1")
+    assert not span.has_pre_step_zero_profile_stats()
+    assert not span.has_post_hook_close_profile_stats()
+
+
+def test_several_runs_below_one_folder_are_told(tmp_path: Path) -> None:
+    write_step(tmp_path / "a", 1, calls=2)
+    write_step(tmp_path / "b", 2, calls=3)
+    with cProfileAnalysis(str(tmp_path)) as analysis:
+        with pytest.warns(
+            SeveralRunsWarning, match=f"2 runs are added together; give one of {tmp_path}/a, "
+        ):
+            assert calls_in(analysis.fetch_profile_stats_by_step(0, 9)) == 5
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            analysis.list_profile_stats()
 
 
 # -- nothing found -----------------------------------------------------------------------------------------------------
@@ -272,6 +369,11 @@ def test_the_default_folder_is_the_original_s() -> None:
     assert PythonProfileAnalysis.__init__.__defaults__ == ("/tmp/python_stats", None)
 
 
+def as_any(value: Any) -> Any:
+    """Pass what the types do not allow and callers do all the same."""
+    return value
+
+
 class TheirModes(IntEnum):
     TRAIN = 1
 
@@ -289,6 +391,8 @@ def test_steps_may_be_digits_and_modes_the_original_s_own(analysis: cProfileAnal
     assert calls_in(analysis.fetch_python_profile_stats_by_step(2)) == 3
     assert calls_in(analysis.fetch_profile_stats_by_step(0, float("inf"))) == 15
     assert calls_in(analysis.fetch_profile_stats_by_step(0, 10**40)) == 15
+    assert calls_in(analysis.fetch_profile_stats_by_step("0" * 40 + "2")) == 3
+    assert calls_in(analysis.fetch_profile_stats_by_step(as_any(np.int64(2)), as_any(np.float32(2.0)))) == 3
 
 
 # -- several nodes, both profilers -------------------------------------------------------------------------------------
@@ -314,8 +418,9 @@ def test_the_base_class_lists_the_files_of_both_profilers(base: Path, short_tmp_
     write_step(base, 1, profiler="pyinstrument")
     with daemon_child(short_tmp_path, base):
         for place in ({"local_profile_dir": str(base)}, {"socket": short_tmp_path / "s.sock"}):
-            with PythonProfileAnalysis(**place) as analysis:
-                files = analysis.fetch_profile_stats_by_step(1)
+            opened: PythonProfileAnalysis[list[StepPythonProfileStats]] = PythonProfileAnalysis(**place)
+            with opened as analysis:
+                files = found(analysis.fetch_profile_stats_by_step(1))
                 assert [(file.profiler_name, Path(file.stats_path).name) for file in files] == [
                     ("cprofile", "python_stats"),
                     ("pyinstrument", "python_stats.json"),
@@ -358,6 +463,55 @@ def test_of_several_jobs_one_must_be_named(base: Path, tmp_path: Path, short_tmp
             cProfileAnalysis(socket=socket, job="third")
 
 
+def test_a_daemon_and_a_folder_agree_on_nodes_that_are_not_there(base: Path, short_tmp_path: Path) -> None:
+    with daemon_child(short_tmp_path, base):
+        for place in ({"local_profile_dir": str(base)}, {"socket": short_tmp_path / "s.sock"}):
+            with cProfileAnalysis(**place) as analysis:
+                assert calls_in(analysis.fetch_profile_stats_by_step(0, 9, node_id=["0-algo-0", "gone"])) == 15
+                assert analysis.fetch_profile_stats_by_step(0, 9, node_id=["gone", "lost"]) is None
+                assert analysis.fetch_profile_stats_by_training_phase(node_id="gone") == {}
+
+
+def test_a_job_that_is_watched_may_have_no_profiles_yet(base: Path, tmp_path: Path, short_tmp_path: Path) -> None:
+    config = short_tmp_path / "c.toml"
+    sources = [("first", base), ("second", tmp_path / "later")]
+    config.write_text("".join(f'[[source]]\njob = "{job}"\npath = "{path}"\n' for job, path in sources))
+    with daemon_child(short_tmp_path, None, "-c", str(config)):
+        with cProfileAnalysis(socket=short_tmp_path / "s.sock", job="second") as analysis:
+            assert analysis.fetch_profile_stats_by_step(1) is None
+            write_step(tmp_path / "later", 1, calls=9)
+            assert calls_in(analysis.fetch_profile_stats_by_step(1)) == 9
+
+
+def test_a_daemon_s_set_aside_files_are_told_too(base: Path, short_tmp_path: Path) -> None:
+    broken = write_step(base, 9)
+    broken.write_bytes(b"no profile")
+    config = short_tmp_path / "c.toml"
+    config.write_text("[ingest]\nbroken_after_seconds = 0.1\n")
+    with daemon_child(short_tmp_path, base, "-c", str(config)) as (_, client):
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not client.status()["set_aside"] and time.monotonic() < deadline:
+            time.sleep(0.02)
+        with cProfileAnalysis(socket=short_tmp_path / "s.sock") as analysis:
+            with pytest.warns(SkippedFileWarning, match=f"skipped {broken}"):
+                assert calls_in(analysis.fetch_profile_stats_by_step(0, 9)) == 15
+
+
+def test_sessions_whose_rows_retention_has_dropped_still_count_in_phases(tmp_path: Path, short_tmp_path: Path) -> None:
+    for step in range(6):
+        write_step(tmp_path, step, profiler="pyinstrument")
+    config = short_tmp_path / "c.toml"
+    config.write_text("[store]\nretention_spans = 4\nretention_interval_seconds = 1\n")
+    with daemon_child(short_tmp_path, tmp_path, "-c", str(config)) as (_, client):
+        client.jobs(fresh=True)
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while client.status()["profiles_with_rows"] > 4 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        with PyinstrumentAnalysis(socket=short_tmp_path / "s.sock") as analysis:
+            sessions = found(analysis.fetch_profile_stats_between_modes(TRAIN, TRAIN))
+            assert (len(sessions), sessions.merged.spans) == (4, 6)
+
+
 # -- threads, loops, processes -----------------------------------------------------------------------------------------
 
 
@@ -369,24 +523,49 @@ def test_it_works_inside_a_running_event_loop(base: Path) -> None:
     assert asyncio.run(cell()) == 15
 
 
-def test_several_threads_may_ask_one_object(analysis: cProfileAnalysis, base: Path) -> None:
+def test_several_threads_may_ask_while_files_become_whole(base: Path) -> None:
+    """The index changes between calls as well; no answer may be torn: here every span has one call of 0.25 s."""
+    shutil.rmtree(base)
+    data = write_step(base, 0).read_bytes()
+    files = [write_step(base, step) for step in range(1, 300)]
+    for file in files:
+        file.write_bytes(data[:20])
     wrong: list[object] = []
+    with cProfileAnalysis(str(base)) as analysis, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        analysis.fetch_profile_stats_by_step(0)
+        done = threading.Event()
 
-    def ask(thread: int) -> None:
-        for step in range(20):
-            if thread == 0:
-                write_step(base, 100 + step)
-            found = calls_in(analysis.fetch_profile_stats_by_step(step % 5))
-            if found != step % 5 + 1:
-                wrong.append((thread, step, found))
+        def ask(number: int) -> None:
+            while not done.is_set():
+                try:
+                    found_now = analysis.fetch_profile_stats_by_training_phase(refresh_stats=number == 0)
+                    stats = found_now[TRAIN, TRAIN]
+                    (row,) = stats.to_dataframe().to_dict("records")
+                    listed = len(analysis.list_profile_stats(refresh_stats=False))
+                    if not stats.spans == row["calls"] == row["self_seconds"] * 4 <= listed:
+                        wrong.append((stats.spans, row, listed))
+                except Exception as error:  # noqa: BLE001 - whatever comes out is wrong
+                    wrong.append(error)
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE_SECONDS)
-    assert not wrong
-    assert calls_in(analysis.fetch_profile_stats_by_step(100, 119)) == 20
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        try:
+            for thread in threads:
+                thread.start()
+            for file in files:
+                file.write_bytes(data)
+            deadline = time.monotonic() + DEADLINE_SECONDS
+            while len(analysis.list_profile_stats()) < 300 and time.monotonic() < deadline:
+                time.sleep(0.01)
+        finally:
+            done.set()
+            sys.setswitchinterval(interval)
+            for thread in threads:
+                thread.join(DEADLINE_SECONDS)
+        assert wrong == []
+        assert calls_in(analysis.fetch_profile_stats_by_step(0, 999)) == 300
 
 
 def in_child(analysis: cProfileAnalysis, answers: Any) -> None:
@@ -488,11 +667,52 @@ def test_a_long_wait_tells_how_far_it_is(
     assert "read 5 of 5 profiles in 0 s" in capsys.readouterr().err
 
 
-def test_what_stops_the_reading_is_raised_and_not_waited_for(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(self: object, *arguments: object, **more: object) -> None:
-        raise RuntimeError("the reading broke")
-
-    monkeypatch.setattr("monitor.analysis.waiting.QUIET_SECONDS", 0.1)
-    monkeypatch.setattr("monitor.sources.local.LocalSource.run", fail)
-    with cProfileAnalysis(str(base)) as analysis, pytest.raises(BaseException, match=r"broke|ended|unhandled"):
+def test_reading_that_broke_is_told_and_not_waited_for(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first answer, and after it, when old answers would look like new ones."""
+    with cProfileAnalysis(str(base)) as analysis:
+        assert calls_in(analysis.fetch_profile_stats_by_step(1)) == 2
+        monkeypatch.setattr("monitor.sources.walk.Walker.scan", broken_scan)
+        write_step(base, 9)
+        for _ in range(2):
+            with pytest.raises(MonitorError, match=r"the reading of .* has failed \(the walker broke\): make a new"):
+                analysis.fetch_profile_stats_by_step(1)
+    with cProfileAnalysis(str(base)) as analysis, pytest.raises(MonitorError, match="the walker broke"):
         analysis.fetch_profile_stats_by_step(1)
+
+
+def broken_scan(*arguments: object, **more: object) -> None:
+    raise RuntimeError("the walker broke")
+
+
+def test_a_long_read_can_be_ended_by_another_thread(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = threading.Event()
+
+    async def never(self: object, *arguments: object, **more: object) -> None:
+        reading.set()
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr("monitor.ingest.Ingest.refresh", never)
+    analysis = cProfileAnalysis(str(base))
+
+    def end() -> None:
+        reading.wait()
+        analysis.close()
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    with pytest.raises(MonitorError, match="was closed"):
+        analysis.fetch_profile_stats_by_step(1)
+    ending.join(DEADLINE_SECONDS)
+
+
+def test_a_result_that_was_looked_at_keeps_no_process_alive(base: Path) -> None:
+    analysis = cProfileAnalysis(str(base))
+    stats = found(analysis.fetch_profile_stats_by_step(1))
+    assert calls_in(stats) == 2
+    del analysis
+    gc.collect()
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while decoders() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not decoders()
+    assert calls_in(stats) == 2

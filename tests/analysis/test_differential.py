@@ -22,7 +22,10 @@ from tests.analysis.answers import ask, assert_same, assert_same_list
 from tests.analysis.runs import Question, random_questions, write_run
 from tests.integration.daemons import daemon_child
 
-CLASSES = {"cprofile": cProfileAnalysis, "pyinstrument": PyinstrumentAnalysis}
+CLASSES: dict[str, type[PythonProfileAnalysis[Any]]] = {
+    "cprofile": cProfileAnalysis,
+    "pyinstrument": PyinstrumentAnalysis,
+}
 RUNS = {"cprofile": 240, "pyinstrument": 120}
 QUESTIONS = 14
 SEED = 20261201
@@ -74,7 +77,7 @@ def make_cases(base: Path, profiler: str, runs: int, seed: int) -> list[tuple[Pa
     ]
 
 
-def compare(analysis: PythonProfileAnalysis, questions: list[Question], answers: list[Any]) -> Counter[str]:
+def compare(analysis: PythonProfileAnalysis[Any], questions: list[Question], answers: list[Any]) -> Counter[str]:
     """Ask ours the same; returns how many questions of each kind were answered with something."""
     seen: Counter[str] = Counter()
     for (method, words), answer in zip(questions, answers, strict=True):

@@ -17,7 +17,10 @@ from monitor.analysis.classes import NOTHING_IN_INTERVAL
 from tests.analysis.answers import ask, assert_same
 from tests.integration.daemons import daemon_child
 
-CLASSES = {"cprofile": cProfileAnalysis, "pyinstrument": PyinstrumentAnalysis}
+CLASSES: dict[str, type[PythonProfileAnalysis[Any]]] = {
+    "cprofile": cProfileAnalysis,
+    "pyinstrument": PyinstrumentAnalysis,
+}
 
 
 def recorded(data_dir: Path, profiler: str) -> list[tuple[str, dict[str, Any], Any]]:
@@ -28,7 +31,7 @@ def recorded(data_dir: Path, profiler: str) -> list[tuple[str, dict[str, Any], A
 
 
 @contextlib.contextmanager
-def opened(way: str, profiler: str, parity_dir: Path, short_tmp_path: Path) -> Iterator[PythonProfileAnalysis]:
+def opened(way: str, profiler: str, parity_dir: Path, short_tmp_path: Path) -> Iterator[PythonProfileAnalysis[Any]]:
     """Open an analysis of the recorded profiles in one of the ways that there are."""
     folders = {
         "the folder that the original takes": parity_dir / "framework" / "pytorch" / profiler,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import pickle
 import pstats
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from monitor.analysis import (
 )
 from monitor.analysis.functions import Recorded
 from monitor.grouping import file_of, module_of, package_of
+from tests.analysis.answers import found
 from tests.analysis.test_classes import write_step
 
 TRAIN = PythonProfileModes.TRAIN
@@ -142,7 +146,56 @@ FILES = [
 
 @pytest.mark.parametrize(("file", "package", "module", "short"), FILES)
 def test_a_file_belongs_to_a_package_and_a_module(file: str, package: str, module: str, short: str) -> None:
-    assert (package_of(file), module_of(file), file_of(file)) == (package, module, short)
+    name = (file, 3, "f")
+    assert (package_of(name), module_of(name), file_of(name)) == (package, module, short)
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("<built-in method torch._C._nn.linear>", "torch"),
+        ("<built-in method numpy.array>", "numpy"),
+        ("<method 'add_' of 'torch._C.TensorBase' objects>", "torch"),
+        ("<method 'reduce' of 'numpy.ufunc' objects>", "numpy"),
+        ("<built-in method builtins.len>", "built-in"),
+        ("<built-in method _io.open>", "built-in"),
+        ("<built-in method time.sleep>", "built-in"),
+        ("<method 'append' of 'list' objects>", "built-in"),
+        ("<method 'acquire' of '_thread.RLock' objects>", "built-in"),
+        ("<built-in method __new__ of type object>", "built-in"),
+        ("anything", "built-in"),
+    ],
+)
+def test_native_code_belongs_to_the_package_that_its_name_tells(name: str, package: str) -> None:
+    assert package_of(("~", 0, name)) == package
+
+
+def test_a_function_that_nobody_recorded_called_counts_as_entered() -> None:
+    """Profiling begins inside a hook: the first call into a package has no caller, later ones through it have."""
+    forward = ("/opt/conda/lib/python3.11/site-packages/torch/nn/modules/linear.py", 5, "forward")
+    grouped = (
+        stats_of(
+            {
+                CALL: (1, 3, 0.5, 4.0, {forward: (2, 2, 0.25, 3.0)}),
+                forward: (1, 2, 3.5, 3.75, {CALL: (2, 2, 3.5, 3.75)}),
+            }
+        )
+        .group_by("package")
+        .to_dataframe()
+    )
+    (row,) = grouped.to_dict("records")
+    assert row["self_seconds"] == 4.0
+    assert row["cumulative_seconds"] == 1.0  # what its recorded callers do not account for
+
+
+def test_a_recursive_root_keeps_its_time() -> None:
+    (row,) = (
+        stats_of({STEP: (1, 5, 2.0, 2.0, {STEP: (4, 0, 1.5, 1.75)})})
+        .group_by("package")
+        .to_dataframe()
+        .to_dict("records")
+    )
+    assert row["cumulative_seconds"] == 2.0
 
 
 def test_functions_are_added_up_by_package(stats: cProfileStats) -> None:
@@ -225,7 +278,10 @@ def test_ranges_of_different_length_compare_per_span(tmp_path: Path) -> None:
     for step in range(10):
         write_step(tmp_path, step, calls=4 if step < 6 else 8)
     with cProfileAnalysis(str(tmp_path)) as analysis:
-        before, after = analysis.fetch_profile_stats_by_step(0, 5), analysis.fetch_profile_stats_by_step(6, 9)
+        before, after = (
+            found(analysis.fetch_profile_stats_by_step(0, 5)),
+            found(analysis.fetch_profile_stats_by_step(6, 9)),
+        )
     (row,) = before.diff(after).to_dataframe().to_dict("records")
     assert (row["calls_before"], row["calls_after"], row["self_seconds_before"], row["self_seconds_after"]) == (
         4,
@@ -284,7 +340,7 @@ def test_sessions_merge_into_one_tree_by_the_path_of_their_frames(sessions: Path
     with PyinstrumentAnalysis(str(sessions)) as analysis:
         by_pair = analysis.fetch_profile_stats_by_training_phase()
         by_job = analysis.fetch_profile_stats_by_job_phase()
-        by_step = analysis.fetch_profile_stats_by_step(0, 9)
+        by_step = found(analysis.fetch_profile_stats_by_step(0, 9))
     assert list(by_pair) == [(TRAIN, TRAIN)]
     assert {name for name, tree in by_job.items() if tree is not None} == {"training_loop"}
     loop = by_job["training_loop"]
@@ -300,8 +356,8 @@ def test_sessions_merge_into_one_tree_by_the_path_of_their_frames(sessions: Path
 
 def test_a_merged_tree_is_a_table_of_functions_and_one_of_paths(sessions: Path) -> None:
     with PyinstrumentAnalysis(str(sessions)) as analysis:
-        tree = analysis.fetch_profile_stats_by_step(0, 9)
-    functions = {row.name: (row.self_seconds, row.cumulative_seconds) for row in tree.to_dataframe().itertuples()}
+        tree = found(analysis.fetch_profile_stats_by_step(0, 9))
+    functions: Any = {row.name: (row.self_seconds, row.cumulative_seconds) for row in tree.to_dataframe().itertuples()}
     assert functions == {
         "main": (pytest.approx(0.1), pytest.approx(3.0)),
         "a": (pytest.approx(1.35), pytest.approx(2.1)),
@@ -316,7 +372,7 @@ def test_a_merged_tree_is_a_table_of_functions_and_one_of_paths(sessions: Path) 
 
 def test_sessions_can_what_other_results_can(sessions: Path) -> None:
     with PyinstrumentAnalysis(str(sessions)) as analysis:
-        first, second = (analysis.fetch_profile_stats_by_step(step) for step in (0, 1))
+        first, second = (found(analysis.fetch_profile_stats_by_step(step)) for step in (0, 1))
     assert list(first.group_by("package").to_dataframe()["package"]) == ["application code"]
     assert len(first.application_code().to_dataframe()) == 3
     assert len(first.only(path="/a").to_dataframe()) == 3
@@ -329,19 +385,85 @@ def test_sessions_can_what_other_results_can(sessions: Path) -> None:
         first.diff(stats_of(STATS))
 
 
+def test_a_filtered_tree_hangs_what_stays_on_the_nearest_frame_that_stays(sessions: Path) -> None:
+    with PyinstrumentAnalysis(str(sessions)) as analysis:
+        tree = found(analysis.fetch_profile_stats_by_step(0, 9)).only(path="/(main|b).py")
+    assert shape(tree.json_stats["root_frame"]) == ("main", 1.15, [("b", 1.05, [])])
+    assert {row.name for row in tree.to_dataframe().itertuples()} == {"main", "b"}
+    assert list(tree.paths_to_dataframe()["path"]) == ["main", "main;b"]
+
+
+def test_what_is_done_to_ps_changes_nothing_else(stats: cProfileStats) -> None:
+    for result in (stats, cProfileStats.of_table(lambda: stats.table)):
+        result.ps.strip_dirs()
+        result.ps.add(stats_of(AFTER).ps)
+        assert len(result.function_stats_list) == len(STATS)
+        assert result.function_stats_list[0].function_name == f"{STEP[0]}:10(step)"
+        assert len(result.to_dataframe()) == len(STATS)
+
+
+def test_a_stream_that_was_chosen_is_kept(stats: cProfileStats, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = io.StringIO()
+    round_trip = cProfileStats.of_table(lambda: stats.table)
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert round_trip.ps
+    round_trip.print_top_n_functions(Metrics.TOTAL_TIME, 1)
+    assert "linear" in capsys.readouterr().out
+    round_trip.ps.stream = chosen  # type: ignore[attr-defined]
+    round_trip.print_top_n_functions(Metrics.TOTAL_TIME, 1)
+    assert "linear" in chosen.getvalue()
+    assert capsys.readouterr().out == ""
+
+
+def test_callers_that_are_only_counted_are_taken() -> None:
+    counted = stats_of({STEP: (1, 1, 1.0, 1.0, {}), LOAD: (3, 3, 1.0, 1.0, {STEP: 3})})
+    assert counted.table.callers is not None
+    assert counted.table.callers.measures.calls.tolist() == [3]
+    assert "2 functions" not in repr(counted)
+
+
+def test_sessions_can_be_pickled(sessions: Path) -> None:
+    with PyinstrumentAnalysis(str(sessions)) as analysis:
+        session = found(analysis.fetch_profile_stats_by_step(0))[0]
+        everything = found(analysis.fetch_profile_stats_by_step(0, 9))
+        again_all = pickle.loads(pickle.dumps(everything))
+        assert [one.json_stats for one in again_all] == [one.json_stats for one in everything]
+        assert again_all.merged.json_stats == everything.merged.json_stats
+    again = pickle.loads(pickle.dumps(session))
+    assert (again.json_stats, again.html_file_path) == (session.json_stats, session.html_file_path)
+
+
+def test_other_results_can_be_pickled_and_read_as_text(stats: cProfileStats) -> None:
+    assert stats.ps
+    again = pickle.loads(pickle.dumps(stats))
+    assert again.ps.stats == stats.ps.stats  # type: ignore[attr-defined]
+    assert "torch" in repr(stats.group_by("package"))
+    assert "linear" in repr(stats.diff(stats_of(AFTER)))
+    assert repr(stats) == "<cProfileStats: Functions of 1 span>"
+
+
+def test_in_a_notebook_the_tree_is_shown_in_a_frame_of_its_own(sessions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("monitor.analysis.sessions.in_notebook", lambda: True)
+    with PyinstrumentAnalysis(str(sessions)) as analysis:
+        shown = found(analysis.fetch_profile_stats_by_step(0, 9)).show()._repr_html_()
+    assert shown.startswith("<iframe")
+    assert "<script" not in shown
+    assert "pyinstrumentHTMLRenderer" in shown
+
+
 def test_sessions_with_different_roots_get_one_above_them(tmp_path: Path) -> None:
     for step, name in enumerate(["train", "serve"]):
         root = frame(name, 1.0 + step)
         write_step(tmp_path, step, profiler="pyinstrument").write_text(json.dumps({"root_frame": root}))
     with PyinstrumentAnalysis(str(tmp_path)) as analysis:
-        merged = analysis.fetch_profile_stats_by_step(0, 1).merged
+        merged = found(analysis.fetch_profile_stats_by_step(0, 1)).merged
     assert shape(merged.json_stats["root_frame"]) == ("[root]", 3.0, [("serve", 2.0, []), ("train", 1.0, [])])
 
 
 def test_nothing_recorded_is_an_empty_tree(tmp_path: Path) -> None:
     write_step(tmp_path, 0, profiler="pyinstrument").write_text('{"root_frame": null}')
     with PyinstrumentAnalysis(str(tmp_path)) as analysis:
-        merged = analysis.fetch_profile_stats_by_step(0).merged
+        merged = found(analysis.fetch_profile_stats_by_step(0)).merged
     assert merged.json_stats["root_frame"] is None
     assert len(merged.paths_to_dataframe()) == len(merged.to_dataframe()) == 0
     assert merged.to_html()
@@ -353,7 +475,7 @@ def test_nothing_recorded_is_an_empty_tree(tmp_path: Path) -> None:
 def test_results_show_themselves_in_a_notebook_and_escape_names(stats: cProfileStats, sessions: Path) -> None:
     evil = stats_of({("/x.py", 1, "<script>alert(1)</script>"): (1, 1, 0.5, 0.5, {})})
     with PyinstrumentAnalysis(str(sessions)) as analysis:
-        tree = analysis.fetch_profile_stats_by_step(0, 9)
+        tree = found(analysis.fetch_profile_stats_by_step(0, 9))
     for result in (stats, evil, stats.group_by("package"), stats.diff(evil), tree, tree.merged):
         page = result._repr_html_()
         assert page.startswith("<div><p><b>")
@@ -370,7 +492,7 @@ def test_show_writes_a_page_or_opens_a_browser(sessions: Path, tmp_path: Path, m
     monkeypatch.setattr("webbrowser.open", opened.append)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with PyinstrumentAnalysis(str(sessions)) as analysis:
-        tree = analysis.fetch_profile_stats_by_step(0, 9)
+        tree = found(analysis.fetch_profile_stats_by_step(0, 9))
     assert tree.show(tmp_path / "tree.html") == str(tmp_path / "tree.html")
     assert "pyinstrumentHTMLRenderer" in (tmp_path / "tree.html").read_text()
     assert not opened

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import stat
 import sys
@@ -13,6 +14,7 @@ import pytest
 from openapi_spec_validator import validate
 
 from monitor.errors import ConfigError, QueryError
+from tests.analysis.test_classes import write_step
 from tests.integration.corpora import node_folder, span_names, write_run, write_span
 from tests.integration.daemons import DEADLINE_SECONDS, daemon_inside, settings_for, until
 
@@ -84,7 +86,7 @@ async def test_the_openapi_document_is_valid_and_complete(tmp_path: Path, short_
     async with daemon_inside(settings_for(short_tmp_path, tmp_path)) as (_, client):
         document = json.loads((await client.raw("/v1/openapi.json"))[1])
     validate(document)
-    assert len(document["paths"]) == 12
+    assert len(document["paths"]) == 13
     step = document["paths"]["/v1/stats/step"]["get"]["parameters"]
     assert [parameter["name"] for parameter in step if parameter["required"]] == ["start"]
     modes = document["paths"]["/v1/stats/modes"]["get"]["parameters"]
@@ -154,3 +156,34 @@ async def test_a_pstats_answer_loads_in_the_tools_that_people_use(
     ):
         done = await anyio.run_process(program, check=False)
         assert done.returncode == 0, done.stderr.decode()
+
+
+ONE_STEP = {"framework": "pytorch", "profiler": "cprofile", "node": "0-algo-0"}
+
+
+async def test_a_span_s_data_file_comes_from_its_source_and_from_nowhere_else(short_tmp_path: Path) -> None:
+    base, secret = short_tmp_path / "base", short_tmp_path / "secret"
+    file = write_step(base, 3, calls=5)
+    data, span = file.read_bytes(), file.parent.name
+    secret.write_bytes(b"not a profile of this job")
+    async with daemon_inside(settings_for(short_tmp_path, base)) as (_, client):
+        await client.jobs(fresh=True)
+        words = {"job": "training", "span": span, **ONE_STEP}
+        assert (await client.raw("/v1/profile", **words))[1] == data
+
+        async def refused(**other: str) -> str:
+            with pytest.raises(QueryError) as refusal:
+                await client.raw("/v1/profile", **(words | other))
+            assert (refusal.value.status, refusal.value.code) == (404, "not_found")
+            return refusal.value.message
+
+        strangers = [{"job": "another"}, {"node": "../0-algo-0"}, {"span": f"../{span}"}, {"span": "../../../secret"}]
+        for other in strangers:
+            assert "there is no span" in await refused(**other)
+        file.unlink()
+        assert "holds no data file" in await refused()
+        file.symlink_to(secret)
+        assert "leads out of" in await refused()
+        file.unlink()
+        os.mkfifo(file)
+        assert "is not a plain file" in await refused()

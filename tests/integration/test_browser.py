@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from monitor.analysis import PyinstrumentAnalysis
+from tests.analysis.answers import found
 from tests.analysis.test_classes import write_step
 from tests.integration.daemons import daemon_child
 
@@ -53,7 +54,7 @@ def run_of_sessions(tmp_path: Path) -> Path:
 @pytest.mark.timeout(120)
 def test_a_merged_tree_is_drawn(chromium: str, run_of_sessions: Path, tmp_path: Path) -> None:
     with PyinstrumentAnalysis(str(run_of_sessions)) as analysis:
-        page = Path(analysis.fetch_profile_stats_by_step(0, 9).show(tmp_path / "tree.html"))
+        page = Path(found(analysis.fetch_profile_stats_by_step(0, 9)).show(tmp_path / "tree.html"))
     drawn = rendered(chromium, page, tmp_path / "profile")
     assert "<title>owned</title>" not in drawn
     for name in ("train_loop", "load_batch", "document.title"):

@@ -64,7 +64,15 @@ WALL = 1_800_000_000
 
 
 @pytest.mark.parametrize(
-    ("local", "age", "trusted"), [(True, 0.2, True), (True, 0.05, False), (False, 30, False), (False, 61, True)]
+    ("local", "age", "trusted"),
+    [
+        (True, 0.2, True),
+        (True, 0.05, False),
+        (True, 1.0, False),
+        (False, 30.5, False),
+        (False, 60.5, True),
+        (True, 61, True),
+    ],
 )
 def test_an_old_gate_is_trusted_at_once(
     local: bool, age: float, trusted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -116,6 +124,21 @@ def test_gates_hold_until_something_could_be_new(tmp_path: Path) -> None:
     assert not walker.holds()
     settle()
     walker.distrust()
+    assert not walker.holds()
+
+
+def test_gates_hold_beside_a_link_that_is_walked_elsewhere_or_refused(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    put_span(base / NODE, 1)
+    (base / NODE).with_name("latest").symlink_to(base / NODE)
+    (base / "out").symlink_to(tmp_path)
+    walker = Walker(base)
+    wall = (base / NODE).stat().st_mtime + 3600
+    for now in (0.0, 100.0):
+        list(walker.scan(now, wall=wall))
+    walker.folders()
+    assert walker.holds()
+    put_span(base / NODE, 2)
     assert not walker.holds()
 
 
