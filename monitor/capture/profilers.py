@@ -11,6 +11,7 @@ from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from monitor.capture.timers import TIMERS, TimerName
 from monitor.errors import ConfigError
 from monitor.layout import HTML_FILE, data_file
 
@@ -53,8 +54,10 @@ class CProfileSpan:
 
     __slots__ = ("_profile",)
 
-    def __init__(self) -> None:
-        self._profile = cProfile.Profile()
+    def __init__(self, timer: TimerName = "wall") -> None:
+        clock = TIMERS[timer]
+        read = clock.read
+        self._profile = cProfile.Profile() if read is None else cProfile.Profile(read, clock.unit_seconds)
 
     def start(self) -> bool:
         # Up to 3.11 enable() silently replaces an active profiler, from 3.12 it refuses.
@@ -87,12 +90,12 @@ class PyinstrumentSpan:
 
     __slots__ = ("_hook", "_profiler")
 
-    def __init__(self) -> None:
+    def __init__(self, interval_seconds: float = 0.001) -> None:
         from pyinstrument import Profiler
 
         # Without async support: it keeps the running profiler in a context variable, and a notebook may start a span in
         # one context and stop it in another, after which every later start would be refused.
-        self._profiler = Profiler(async_mode="disabled")
+        self._profiler = Profiler(interval=interval_seconds, async_mode="disabled")
         self._hook: object = None
 
     def start(self) -> bool:
@@ -112,21 +115,24 @@ class PyinstrumentSpan:
         return None
 
 
-def span_profiler(name: ProfilerName) -> Callable[[], SpanProfiler]:
-    """Choose the class that profiles each span; imports pyinstrument only if it is the one.
+def check_profiler(name: ProfilerName) -> None:
+    """Import what a profiler needs: now, not inside the first span.
 
     Raises:
-        ConfigError: the name is unknown, or pyinstrument is not installed.
+        ConfigError: pyinstrument is not installed.
     """
-    if name == "cprofile":
-        return CProfileSpan
-    if name != "pyinstrument":
-        raise ConfigError(f"profiler {name!r} is none of cprofile, pyinstrument")
-    try:
-        import pyinstrument  # noqa: F401  # now, not inside the first span
-    except ImportError as error:
-        raise ConfigError(f"profiler pyinstrument cannot be imported ({error}): pip install pyinstrument") from error
-    return PyinstrumentSpan
+    if name == "pyinstrument":
+        try:
+            import pyinstrument  # noqa: F401
+        except ImportError as error:
+            raise ConfigError(
+                f"profiler pyinstrument cannot be imported ({error}): pip install pyinstrument"
+            ) from error
+
+
+def new_profiler(name: ProfilerName, timer: TimerName, interval_seconds: float) -> SpanProfiler:
+    """Make what profiles the next span."""
+    return CProfileSpan(timer) if name == "cprofile" else PyinstrumentSpan(interval_seconds)
 
 
 def cprofile_files(profile: cProfile.Profile) -> Files:
