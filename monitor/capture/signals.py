@@ -14,6 +14,8 @@ from collections.abc import Callable
 from types import FrameType
 
 _finishers: list[Callable[[], object]] = []
+_masks: list[set[int]] = []
+"""The signal masks of the threads that are forking."""
 
 
 def finish_on_term(finish: Callable[[], object]) -> None:
@@ -47,3 +49,28 @@ def on_term(number: int, _frame: FrameType | None) -> None:
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), number)
+
+
+def hold_back() -> None:
+    """Before a fork: Python forgets a signal that reaches a child so early that the handler is still ours, and the
+    child would live on."""
+    if _finishers:
+        _masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}))
+
+
+def let_through() -> None:
+    """After a fork, in the parent."""
+    if _masks:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _masks.pop())
+
+
+def let_through_in_child() -> None:
+    """After a fork, in the child, which ends on SIGTERM as if there were no capture."""
+    _finishers.clear()
+    if signal.getsignal(signal.SIGTERM) is on_term:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    let_through()
+    _masks.clear()
+
+
+os.register_at_fork(before=hold_back, after_in_parent=let_through, after_in_child=let_through_in_child)
