@@ -26,6 +26,7 @@ from monitor.profiles.columns import Failure
 from monitor.reading import Version
 from monitor.retry import RetryBook, Trouble
 from monitor.rows import ProfileRows, SpanRows, columns_of, profile_rows
+from monitor.sidecars import Sidecars
 from monitor.sources.base import FileRef, Source
 from monitor.store import Store
 
@@ -147,6 +148,7 @@ class Ingest:
         self._failures: Counter[str] = Counter()
         self._stored = self._empty = self._bytes = self._batches = self._store_failures = 0
         self._lag_seconds = 0.0
+        self.sidecars = Sidecars(store)
 
     # -- coming in -------------------------------------------------------------------------------------------------
 
@@ -265,10 +267,21 @@ class Ingest:
             groups = self._index.add_spans(spans)
             self._index.add_rows(spans.number, groups, profiles)
             self._note_stored(taken, places, spans)
+            await self._keep_sidecars(taken, places, spans)
         self._in_hand.difference_update(taken.items)
         self._in_hand.update(postponed)
         self._backlog.put_nowait(postponed)
         self._backlog.finish(len(taken.items))
+
+    async def _keep_sidecars(self, taken: Taken, places: Sequence[int], spans: SpanRows) -> None:
+        """Keep what the newest sidecar of each node in a batch says; what cannot be kept now comes with a later one."""
+        newest = {int(series): taken.items[place] for series, place in zip(spans.series, places, strict=True)}
+        source = self._sources[taken.items[0].place.source]
+        try:
+            await self.sidecars.keep(source, {series: item.ref for series, item in newest.items()})
+        except StoreError as error:
+            self._store_failures += 1
+            log_once(logger, f"sidecar:{error}", "%s; sidecar files are not kept", error, level=logging.ERROR)
 
     async def _commit(self, spans: SpanRows, profiles: ProfileRows) -> None:
         pause = 0.5

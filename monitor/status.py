@@ -73,9 +73,19 @@ def status_of(parts: Parts, now: float) -> Mapping[str, object]:
             {"path": trouble.ref.ref.path, "reason": trouble.reason, "kind": trouble.kind, "attempts": trouble.attempts}
             for trouble in waiting[:MOST_TROUBLES_SHOWN]
         ],
+        "captures": captures_of(parts),
         "address": parts.server.address,
         "socket": str(parts.server.socket),
     }
+
+
+def captures_of(parts: Parts) -> list[Mapping[str, object]]:
+    """Return what nodes say about how they were profiled, where they say it."""
+    series = parts.index.catalog.series
+    return [
+        {**{word: getattr(series[number], word) for word in ("job", "framework", "node")}, **facts}
+        for number, facts in sorted(parts.ingest.sidecars.facts().items())
+    ]
 
 
 def readings_of(parts: Parts) -> Iterator[Reading]:

@@ -29,7 +29,13 @@ Signature: TypeAlias = tuple[int, int, int]
 
 
 class RefusedRequest(MonitorError):
-    """A request that will not be followed; the text says why."""
+    """A request that will not be followed; the text says why.
+
+    Attributes:
+        id: the request's, where it could be read.
+    """
+
+    id: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,7 +101,12 @@ class ControlFile:
             return None
         except (OSError, ValueError, RecursionError) as error:
             raise RefusedRequest(f"it cannot be read: {error}") from error
-        request = parse_request(document, node)
+        try:
+            request = parse_request(document, node)
+        except RefusedRequest as error:
+            name = document.get("id") if isinstance(document, dict) else None
+            error.id = name if isinstance(name, str) else None
+            raise
         if request is None or request.id == self._last_id:
             return None
         self._last_id = request.id

@@ -277,7 +277,7 @@ class Capture:
                 check_profiler(request.profiler)
         except Exception as error:  # noqa: BLE001  # whatever somebody put there, training goes on
             logger.warning("a request to profile is not followed: %s", error)
-            self._answer({"state": "refused", "reason": str(error)})
+            self._answer({"id": getattr(error, "id", None), "state": "refused", "reason": str(error)})
             return
         self._request = request
         self._answer({"id": request.id, "state": "taken", "steps": request.steps})
@@ -293,11 +293,7 @@ class Capture:
 
     def _answer(self, answer: dict[str, object]) -> None:
         write = partial(write_answer, self._base, self.node, answer)
-        writer = self._writers.get(self.settings.profiler)
-        if writer is None:
-            write()
-        else:
-            writer.run_soon(write)
+        self._writer(self.settings.profiler).run_soon(write)
 
     # -- spans -----------------------------------------------------------------------------------------------------
 
