@@ -87,7 +87,9 @@ def facts_in(readable: Readable) -> Facts | None:
         return None
     if not isinstance(document, dict):
         return None
-    facts: Facts = {name: document.get(name) for name, kind in FACTS.items() if fits(document.get(name), kind)}
+    facts: Facts = {
+        name: document[name] for name, kind in FACTS.items() if name in document and fits(document[name], kind)
+    }
     libraries = document.get("libraries")
     if isinstance(libraries, dict):
         facts["libraries"] = {

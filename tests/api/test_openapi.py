@@ -19,7 +19,7 @@ from tests.api.test_server import ANSWERS, FakeEngine, ask, serving
 from tests.api.test_watch import watching
 
 DOCUMENT = openapi_document()
-PATHS: dict[str, Any] = DOCUMENT["paths"]
+PATHS: dict[str, Any] = {path: methods for path, methods in DOCUMENT["paths"].items() if "post" not in methods}
 NAMES = {"job": ["training", "other"], "node": ["0-a", "any"], "framework": ["pytorch", "tensorflow"]}
 NEEDED = {"start": "0", "end": "2", "start_mode": "train", "end_mode": "train"}
 PHASE = {"/v1/stats/job-phases": {"job_phase": "training_loop"}, "/v1/stats/training-phases": NEEDED}
@@ -82,6 +82,16 @@ def test_the_document_tells_the_version_and_every_route() -> None:
     assert DOCUMENT["openapi"] == "3.1.0"
     assert DOCUMENT["info"] == {"title": "phasewatch", "version": monitor.__version__}
     assert set(PATHS) == {target.partition("?")[0] for target, _ in ANSWERS} | {"/v1/watch"}
+
+
+def test_the_one_route_that_asks_something_of_jobs_is_described() -> None:
+    (path,) = set(DOCUMENT["paths"]) - set(PATHS)
+    assert path == "/v1/capture"
+    operation = DOCUMENT["paths"][path]["post"]
+    assert operation["summary"]
+    assert operation["responses"].keys() == {"200", "400", "403", "404", "413", "503"}
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]]["required"] == ["steps"]
 
 
 def test_every_parameter_and_every_answer_is_described() -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import duckdb
 import pytest
 from click.testing import CliRunner
@@ -107,7 +108,7 @@ async def test_sidecars_survive_a_restart_and_bad_ones_are_passed_over(short_tmp
     base = short_tmp_path / "base"
     script = TRAINING.replace("every=0", "every=1").replace("itertools.count()", "range(3)")
     command = [sys.executable, "-c", script, str(base), "0-a"]
-    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
+    await anyio.run_process(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
     bad = base / "framework/pytorch/cprofile/1-bad/train-0-stepstart-1.0_train-0-stepend-2.0"
     bad.mkdir(parents=True)
     (bad / "python_stats").write_bytes((ROOT / "tests/data/formats/cpython-3.11/python_stats").read_bytes())
@@ -115,7 +116,7 @@ async def test_sidecars_survive_a_restart_and_bad_ones_are_passed_over(short_tmp
     settings = settings_for(short_tmp_path, base)
     for _ in range(2):
         async with daemon_inside(settings) as (_daemon, client):
-            status = await until(client, lambda status: status["profiles"] == 7)
+            status = await until(client, lambda status: status["profiles"] == 7 and status["captures"])
             (facts,) = status["captures"]
             assert (facts["node"], facts["profiler"], facts["rank"]) == ("0-a", "cprofile", None)
             assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
