@@ -68,6 +68,9 @@ def follow_torch(capture: Capture) -> None:
     hooks = ModelHooks(Steps(capture), until_optimizer=False)
 
     def first(module: Any, inputs: object) -> None:
+        keras = sys.modules.get("keras")
+        if keras is not None and isinstance(module, keras.Layer):
+            return  # on its torch backend Keras's layers are modules too, but its callback knows better
         if module.training and any(parameter.requires_grad for parameter in module.parameters()):
             handle.remove()
             hooks.register(module)
