@@ -61,7 +61,7 @@ def test_the_daemon_and_the_original_answer_right_about_torch(tmp_path: Path, sh
         assert count_of(client, "in_forward", start=1) == 3
         assert count_of(client, "in_backward", start=0, end=STEPS - 1) == 5 * STEPS
         assert count_of(client, "in_forward", start=0, end=1, mode="eval") == 6
-        assert answer.spans == 3
+        assert answer.spans == 2
         (facts,) = client.status()["captures"]
         assert "torch" in facts["libraries"]
     theirs = ask_the_original((base / NODE).parent)

@@ -19,8 +19,8 @@ def training_python() -> str:
     if not python:
         pytest.fail(
             "PHASEWATCH_TRAINING_PYTHON names no interpreter that has the frameworks: run the tests with "
-            "`bash tests/run`, or: python3 -m venv .cache/training && .cache/training/bin/pip install torch keras lightning transformers "
-            "accelerate numpy pyinstrument"
+            "`bash tests/run`, which makes it, or: python3 -m venv .cache/training && .cache/training/bin/pip install "
+            "torch keras lightning transformers accelerate numpy pyinstrument"
         )
     return python
 
