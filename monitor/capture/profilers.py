@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import cProfile
 import marshal
+import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import CodeType
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from monitor.capture.rendering import RenderingProcess
 from monitor.capture.timers import TIMERS, TimerName
 from monitor.errors import ConfigError
-from monitor.layout import HTML_FILE, data_file
+from monitor.layout import data_file
 
 if TYPE_CHECKING:
     from pyinstrument.session import Session
@@ -31,8 +32,9 @@ span is profiled falsifies the span. Measured with a writer thread: 1 span in 10
 MARSHAL_VERSION = 4
 """The newest one that every Python from 3.4 can read, and the one the original writes."""
 
-UNRECORDED_JSON = b'{"root_frame": null}'
-UNRECORDED_HTML = b"An error occurred during profiling!"
+renderer = RenderingProcess()
+"""One for all captures of this process; a forked child makes its own."""
+os.register_at_fork(after_in_child=renderer.forget)
 
 _left_on: list[cProfile.Profile] = []
 """Profiles that another profiler replaced and that must not be freed: freeing one switches off whatever is active. At
@@ -143,51 +145,36 @@ def cprofile_files(profile: cProfile.Profile) -> Files:
 def pstats_dictionary(profile: cProfile.Profile) -> dict[Label, tuple[int, int, float, float, dict[Label, Numbers]]]:
     """Build what Profile.create_stats builds, but from a profile that is already off, so on any thread.
 
-    Code objects with one label (two lambdas on a line) are summed, where create_stats keeps only the last one.
+    Code objects with one label (two lambdas on a line) are summed, where create_stats keeps only the last one. No
+    functions are called for each entry: this runs beside the training, and takes turns with it.
     """
-    entries = profile.getstats()
     totals: dict[Label, Numbers] = {}
     callers: dict[Label, dict[Label, Numbers]] = {}
-    for entry in entries:
-        label = label_of(entry.code)
-        primitive = entry.callcount - entry.reccallcount
-        add(totals, label, (primitive, entry.callcount, entry.inlinetime, entry.totaltime))
-        callers.setdefault(label, {})
-    for entry in entries:
-        caller = label_of(entry.code)
-        for call in entry.calls or ():
-            edges = callers.get(label_of(call.code))
-            if edges is not None:
-                # In a caller's tuple all calls come before the primitive ones: Python writes it so.
-                primitive = call.callcount - call.reccallcount
-                add(edges, caller, (call.callcount, primitive, call.inlinetime, call.totaltime))
+    edges: list[tuple[Label, Label, Numbers]] = []
+    for code, count, recursive, total, inline, calls in profile.getstats():
+        label = ("~", 0, code) if isinstance(code, str) else (code.co_filename, code.co_firstlineno, code.co_name)
+        numbers = (count - recursive, count, inline, total)
+        totals[label] = added(totals[label], numbers) if label in totals else numbers
+        callers[label] = {}
+        for code, count, recursive, total, inline in calls or ():
+            callee = ("~", 0, code) if isinstance(code, str) else (code.co_filename, code.co_firstlineno, code.co_name)
+            # In a caller's tuple all calls come before the primitive ones: Python writes it so.
+            edges.append((callee, label, (count, count - recursive, inline, total)))
+    for callee, label, numbers in edges:
+        known = callers.get(callee)
+        if known is not None:
+            known[label] = added(known[label], numbers) if label in known else numbers
     return {label: (*numbers, callers[label]) for label, numbers in totals.items()}
 
 
-def label_of(code: CodeType | str) -> Label:
-    """Name a function as pstats does."""
-    if isinstance(code, str):
-        return "~", 0, code
-    return code.co_filename, code.co_firstlineno, code.co_name
-
-
-def add(numbers: dict[Label, Numbers], label: Label, more: Numbers) -> None:
-    """Add two counts and two times to a label's own."""
-    known = numbers.get(label)
-    if known is not None:
-        more = (known[0] + more[0], known[1] + more[1], known[2] + more[2], known[3] + more[3])
-    numbers[label] = more
+def added(one: Numbers, other: Numbers) -> Numbers:
+    """Add two counts and two times."""
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2], one[3] + other[3]
 
 
 def pyinstrument_files(session: Session) -> Files:
-    """Render a session as the original does: the data, and its picture."""
-    from pyinstrument.renderers import HTMLRenderer, JSONRenderer
-
-    try:
-        data, page = JSONRenderer().render(session).encode(), HTMLRenderer().render(session).encode()
-    except Exception:  # noqa: BLE001  # as the original: a session that cannot be rendered is written down as such
-        data, page = UNRECORDED_JSON, UNRECORDED_HTML
-    return {data_file("pyinstrument"): data, HTML_FILE: page}
+    """Render a session."""
+    return renderer.render(session)
 
 
 def hand_back(active: object) -> None:

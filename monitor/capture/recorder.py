@@ -28,6 +28,7 @@ from monitor.capture.profilers import (
     SpanProfiler,
     check_profiler,
     new_profiler,
+    renderer,
 )
 from monitor.capture.schedule import chooser
 from monitor.capture.settings import CaptureOptions, CaptureSettings, check_folder_name, settings_from
@@ -239,6 +240,8 @@ class Capture:
         deadline = time.monotonic() + FLUSH_SECONDS
         for writer in self._writers.values():
             writer.close(max(0.0, deadline - time.monotonic()))
+        if "pyinstrument" in self._writers:
+            renderer.close()
 
     def statistics(self) -> CaptureStatistics:
         """Count what was written and what was lost."""

@@ -9,6 +9,7 @@ import platform
 import socket
 import sys
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 import monitor
 from monitor.capture.nodes import rank_and_world
@@ -53,12 +54,14 @@ class SpanFacts:
 
 def with_sidecar(render: Render, facts: SpanFacts) -> Files:
     """Render a span and add the sidecar file."""
-    return {**render(), SIDECAR_FILE: sidecar(facts)}
+    # What else the text depends on: a fork has its own cache entries, ranks and libraries may come late.
+    return {**render(), SIDECAR_FILE: sidecar(facts, os.getpid(), rank_and_world(), len(sys.modules))}
 
 
-def sidecar(facts: SpanFacts) -> bytes:
+@lru_cache(maxsize=16)
+def sidecar(facts: SpanFacts, pid: int, ranks: tuple[int | None, int | None], _modules: int) -> bytes:
     """Write the file's text."""
-    rank, world_size = rank_and_world()
+    rank, world_size = ranks
     document = {
         "format": FORMAT_VERSION,
         "phasewatch": monitor.__version__,
@@ -68,7 +71,7 @@ def sidecar(facts: SpanFacts) -> bytes:
         "libraries": library_versions(),
         "rank": rank,
         "world_size": world_size,
-        "pid": os.getpid(),
+        "pid": pid,
         "host": socket.gethostname(),
     }
     return json.dumps(document).encode()
