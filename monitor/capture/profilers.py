@@ -148,23 +148,28 @@ def pstats_dictionary(profile: cProfile.Profile) -> dict[Label, tuple[int, int, 
     Code objects with one label (two lambdas on a line) are summed, where create_stats keeps only the last one. No
     functions are called for each entry: this runs beside the training, and takes turns with it.
     """
-    totals: dict[Label, Numbers] = {}
-    callers: dict[Label, dict[Label, Numbers]] = {}
-    edges: list[tuple[Label, Label, Numbers]] = []
-    for code, count, recursive, total, inline, calls in profile.getstats():
+    entries = profile.getstats()
+    labels: list[Label] = []
+    stats: dict[Label, tuple[int, int, float, float, dict[Label, Numbers]]] = {}
+    for code, count, recursive, total, inline, _ in entries:
         label = ("~", 0, code) if isinstance(code, str) else (code.co_filename, code.co_firstlineno, code.co_name)
-        numbers = (count - recursive, count, inline, total)
-        totals[label] = added(totals[label], numbers) if label in totals else numbers
-        callers[label] = {}
-        for code, count, recursive, total, inline in calls or ():
-            callee = ("~", 0, code) if isinstance(code, str) else (code.co_filename, code.co_firstlineno, code.co_name)
-            # In a caller's tuple all calls come before the primitive ones: Python writes it so.
-            edges.append((callee, label, (count, count - recursive, inline, total)))
-    for callee, label, numbers in edges:
-        known = callers.get(callee)
-        if known is not None:
-            known[label] = added(known[label], numbers) if label in known else numbers
-    return {label: (*numbers, callers[label]) for label, numbers in totals.items()}
+        labels.append(label)
+        known = stats.get(label)
+        if known is None:
+            stats[label] = (count - recursive, count, inline, total, {})
+        else:
+            stats[label] = (*added(known[:4], (count - recursive, count, inline, total)), known[4])
+    for label, entry in zip(labels, entries, strict=True):
+        for code, count, recursive, total, inline in entry.calls or ():
+            callee = stats.get(
+                ("~", 0, code) if isinstance(code, str) else (code.co_filename, code.co_firstlineno, code.co_name)
+            )
+            if callee is not None:
+                callers = callee[4]
+                # In a caller's tuple all calls come before the primitive ones: Python writes it so.
+                numbers = (count, count - recursive, inline, total)
+                callers[label] = added(callers[label], numbers) if label in callers else numbers
+    return stats
 
 
 def added(one: Numbers, other: Numbers) -> Numbers:
