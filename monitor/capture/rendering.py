@@ -24,6 +24,7 @@ UNRECORDED_HTML = b"An error occurred during profiling!"
 PROGRAM = "import sys; sys.path[:] = {path!r}; from monitor.capture.rendering import serve; serve()"
 LENGTH_BYTES = 8
 LONGEST_WAIT_SECONDS = 1.0
+NICENESS = 10
 
 
 class RenderingProcess:
@@ -97,9 +98,10 @@ def close_pipes(process: subprocess.Popen[bytes]) -> None:
 
 
 def serve() -> None:
-    """Draw what comes in on standard input until it ends."""
+    """Draw what comes in on standard input until it ends, behind everything else that wants the processor."""
     from pyinstrument.session import Session
 
+    os.nice(NICENESS)
     while True:
         try:
             document = receive(0)

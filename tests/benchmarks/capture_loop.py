@@ -202,7 +202,7 @@ def main() -> None:
         "bare_ratio": ratio(lambda: captured(small), lambda: bare(small)),
         "every_step_ratio": ratio(lambda: attached(small), lambda: plain(small)),
         "tenth_ratio": ratio(lambda: attached(small, every=10), lambda: plain(small), 2 * ROUNDS),
-        "slow_tenth_ratio": ratio(lambda: attached(slow, every=10), lambda: plain(slow), 3),
+        "slow_tenth_ratio": ratio(lambda: attached(slow, every=10), lambda: plain(slow), 6),
         "pyinstrument_ratio": ratio(lambda: attached(slow, profiler="pyinstrument"), lambda: plain(slow), 5),
         "nothing_us": statistics.median(seconds_for_nothing(triggers=False) for _ in range(5)) * 1e6 / 3,
         "nothing_with_stat_us": statistics.median(seconds_for_nothing() for _ in range(5)) * 1e6,
