@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,8 @@ import pytest
 from monitor.capture import Capture
 from monitor.triggers import Wish, find_base, read_answers, write_request
 from tests.capture.capture_on_disk import EVAL, TRAIN, Open, calls, shape, spans, wait_until, work
+
+IN_2100 = 4_102_444_800.0
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_a_request_from_before_the_start_is_stale(open_capture: Open, base: Path
 
 
 def valid(**fields: object) -> dict[str, object]:
-    return {"id": "x", "steps": 1, "expires": time.time() + 60, **fields}
+    return {"id": "x", "steps": 1, "expires": IN_2100, **fields}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def valid(**fields: object) -> dict[str, object]:
         (b"[" * 4000, "it cannot be read"),
         (b"[]", "it is no JSON object"),
         (b" " * 5000, "it is no plain file of at most 4096 bytes"),
-        (json.dumps(valid(expires=time.time() - 1)).encode(), "it has expired"),
+        (json.dumps(valid(expires=1.7e9)).encode(), "it has expired"),
         (json.dumps(valid(expires="soon")).encode(), "it has expired"),
         (json.dumps(valid(steps=0)).encode(), "steps is no whole number from 1"),
         (json.dumps(valid(steps=True)).encode(), "steps is no whole number from 1"),
