@@ -10,7 +10,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -18,6 +17,7 @@ from types import TracebackType
 from typing import Unpack
 
 from monitor.capture.control import ControlFile, Request, write_answer
+from monitor.capture.counts import CaptureStatistics
 from monitor.capture.loading import load_settings
 from monitor.capture.nodes import default_node
 from monitor.capture.overhead import OverheadBudget
@@ -43,38 +43,6 @@ logger = logging.getLogger("phasewatch.capture")
 
 SAGEMAKER_TIMERS: tuple[TimerName, ...] = ("total_time", "cpu_time", "off_cpu_time")
 """The clocks of three consecutive steps where the timer is "default"."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureStatistics:
-    """What became of the spans so far.
-
-    Attributes:
-        written: on disk.
-        waiting: recorded and not yet written.
-        dropped: recorded, and thrown away because the queue was full.
-        failed: recorded, and lost because it could not be rendered or written.
-        refused: not recorded, because another profiler was active or the profiler failed to start.
-        interrupted: lost, because another profiler cut in or the profiler failed to stop.
-        own_seconds: what capture itself took of the training thread's time, without the profiler.
-        stopped: why capture has stopped itself, None while it has not.
-    """
-
-    written: int
-    written_bytes: int
-    waiting: int
-    dropped: int
-    failed: int
-    refused: int
-    interrupted: int
-    own_seconds: float
-    last_failure: str | None
-    stopped: str | None
-
-    @property
-    def lost(self) -> int:
-        """Spans that will never be on disk."""
-        return self.dropped + self.failed + self.refused + self.interrupted
 
 
 class Step:
