@@ -159,6 +159,34 @@ def demo(steps: int | None, profiler: str, listen: str, delay: float) -> None:
     anyio.run(lambda: run_demo(steps=steps, profiler=profiler, listen=listen, delay_seconds=delay))
 
 
+@main.command()
+@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.option("--steps", type=click.IntRange(1), required=True, help="How many steps, from the next one on.")
+@click.option("--node", multiple=True, help="Only this node (repeatable).")
+@click.option("--profiler", type=click.Choice(["cprofile", "pyinstrument"]), help="Instead of the job's own choice.")
+@click.option(
+    "--mode", multiple=True, type=click.Choice(["train", "eval", "predict", "global"]), help="Only this mode."
+)
+@click.option("--job", help="Only this job; with a daemon.")
+@click.option("--wait", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds for nodes to answer.")
+@click.option("--socket", type=click.Path(path_type=Path), help="The daemon's socket.  [default: where `run` puts it]")
+def trigger(path: Path | None, **words: Any) -> None:
+    """Make a running job profile its next steps.
+
+    PATH is the job's base folder; without it, the daemon is asked about the folders that it watches. Only the owner of
+    a folder can ask. Ends with code 1 when no node has answered in time.
+
+    \b
+    Examples:
+      phasewatch trigger --steps 20
+      phasewatch trigger /opt/ml/output/profiler --steps 5 --node 0-algo-1 --profiler pyinstrument
+    """
+    from monitor.trigger_command import run_trigger
+
+    if not run_trigger(path, words.pop("socket") or find_socket(), **words):
+        sys.exit(EXIT_REFUSED)
+
+
 @main.group()
 @click.option("--socket", type=click.Path(path_type=Path), help="The daemon's socket.  [default: where `run` puts it]")
 @click.pass_context

@@ -115,6 +115,20 @@ class Client:
         answer: dict[str, Any] = json.loads(self.raw("/v1/status")[1])
         return answer
 
+    def capture(self, steps: int, **fields: object) -> dict[str, Any]:
+        """Ask jobs to profile their next steps; fields are nodes, modes, profiler and job."""
+        connection = UnixConnection(self._socket, self._timeout_seconds)
+        try:
+            connection.request("POST", "/v1/capture", json.dumps({"steps": steps, **fields}))
+            response = connection.getresponse()
+            _, body = checked(response.status, response.headers.get("Content-Type", ""), response.read())
+        except (OSError, http.client.HTTPException) as error:
+            raise unreachable(self._socket, error) from error
+        finally:
+            connection.close()
+        answer: dict[str, Any] = json.loads(body)
+        return answer
+
     def watch(self, **words: Word) -> Generator[ProfileAnswer | DroppedEvent, None, None]:
         """Wait for new spans, for as long as the daemon runs."""
         connection = UnixConnection(self._socket, None)

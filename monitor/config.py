@@ -22,6 +22,8 @@ from monitor.s3_url import parse_s3_url
 from monitor.settings import BUCKET_DEFAULTS, SETTINGS, SOURCE_SETTINGS, Setting, Settings, SourceSettings
 
 ENVIRONMENT_PREFIX = "PHASEWATCH_"
+NOT_OURS = ("PHASEWATCH_CAPTURE_", "PHASEWATCH_ORACLE_PYTHON", "PHASEWATCH_TRAINING_PYTHON")
+"""Meant for the training job, which may share its environment with the daemon, and for the tests."""
 LONGEST_SOCKET_PATH = 107
 """Bytes that fit into a unix socket address on Linux, besides the closing zero."""
 
@@ -168,7 +170,7 @@ def read_environment(reader: Reader, environ: Mapping[str, str]) -> None:
     """Take PHASEWATCH_… variables; one that means nothing is a mistake, since it was meant for something."""
     names = {variable_name(key): key for key in SETTINGS}
     for variable, value in sorted(environ.items()):
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable == "PHASEWATCH_ORACLE_PYTHON":
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable.startswith(NOT_OURS):
             continue
         key = names.get(variable)
         if key is None:

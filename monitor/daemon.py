@@ -36,6 +36,7 @@ from monitor.queries import Queries
 from monitor.reading import FileData, LocalFile, read_file
 from monitor.rows import SpanRows
 from monitor.settings import Settings
+from monitor.sidecars import Sidecars
 from monitor.sources.base import FileRef, Source
 from monitor.sources.opening import Clients, build_source, open_clients
 from monitor.status import Parts, readings_of, status_of
@@ -263,6 +264,7 @@ class Daemon:
             broken_after_seconds=settings.ingest_broken_after_seconds,
             recheck_seconds=settings.ingest_recheck_seconds,
             workers=settings.ingest_workers,
+            sidecars=Sidecars(self.store),
         )
         page = MetricsPage(
             index=self.index,

@@ -28,6 +28,7 @@ from monitor.profiles.columns import Failure
 from monitor.reading import Version
 from monitor.retry import RetryBook, Trouble
 from monitor.rows import ProfileRows, SpanRows, columns_of, profile_rows
+from monitor.sidecars import Sidecars
 from monitor.sources.base import FileRef, Source
 
 logger = logging.getLogger("phasewatch.ingest")
@@ -114,6 +115,7 @@ class Ingest:
         upkeep: awaited by the storing task between batches and at least every second, so that all writing to the
             store is one task's.
         wall_clock: seconds since the epoch, for the lag.
+        sidecars: takes what nodes say about how they were profiled; None passes over it.
         guard: entered for each change of the index, where other threads read it.
         linger_seconds: how long a trickle of files is collected before the next transaction.
     """
@@ -136,6 +138,7 @@ class Ingest:
         recheck_seconds: float = 30.0,
         workers: int = 2,
         guard: AbstractContextManager[object] | None = None,
+        sidecars: Sidecars | None = None,
     ) -> None:
         self._guard = nullcontext() if guard is None else guard
         self._sources = sources
@@ -158,6 +161,7 @@ class Ingest:
         self._failures: Counter[str] = Counter()
         self._stored = self._empty = self._bytes = self._batches = self._store_failures = 0
         self._lag_seconds = 0.0
+        self.sidecars = sidecars
 
     # -- coming in -------------------------------------------------------------------------------------------------
 
@@ -286,10 +290,23 @@ class Ingest:
                 groups = self._index.add_spans(spans)
                 self._index.add_rows(spans.number, groups, profiles)
             self._note_stored(taken, places, spans)
+            await self._keep_sidecars(taken, places, spans)
         self._in_hand.difference_update(taken.items)
         self._in_hand.update(postponed)
         self._backlog.put_nowait(postponed)
         self._backlog.finish(len(taken.items))
+
+    async def _keep_sidecars(self, taken: Taken, places: Sequence[int], spans: SpanRows) -> None:
+        """Keep what the newest sidecar of each node in a batch says; what cannot be kept now comes with a later one."""
+        if self.sidecars is None:
+            return
+        newest = {int(series): taken.items[place] for series, place in zip(spans.series, places, strict=True)}
+        source = self._sources[taken.items[0].place.source]
+        try:
+            await self.sidecars.keep(source, {series: item.ref for series, item in newest.items()})
+        except StoreError as error:
+            self._store_failures += 1
+            log_once(logger, f"sidecar:{error}", "%s; sidecar files are not kept", error, level=logging.ERROR)
 
     async def _commit(self, spans: SpanRows, profiles: ProfileRows) -> None:
         pause = 0.5

@@ -12,6 +12,12 @@ from monitor.spans import Span, parse_any_name, parse_legacy_name, parse_span_na
 HTML_FILE = "python_stats.html"
 DATA_FILES = {"python_stats": "cprofile", "python_stats.json": "pyinstrument"}
 """Name of a data file -> the profiler that wrote it. The file's name decides, not the folder's."""
+SIDECAR_FILE = "phasewatch.json"
+"""What a span folder of ours tells besides the profile; other readers pass it over."""
+REQUEST_FILE = "phasewatch-trigger.json"
+"""In the base folder: asks the captures that write there to profile their next steps."""
+ANSWER_FILE = "phasewatch-answer-{node}.json"
+"""In the base folder: what a node made of the newest request."""
 PROFILER_FOLDERS = {"cprofile": "cprofile", "cProfile": "cprofile", "pyinstrument": "pyinstrument"}
 
 

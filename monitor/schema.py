@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+
+CAPTURES = "CREATE TABLE captures (series INTEGER, facts VARCHAR)"
+"""What the newest sidecar file of a node says: a JSON object."""
 
 TABLES = [
     "CREATE TABLE series (number INTEGER, job VARCHAR, framework VARCHAR, profiler VARCHAR, node VARCHAR)",
@@ -33,7 +36,8 @@ TABLES = [
         grp INTEGER, label INTEGER, active BOOLEAN, base_calls BIGINT, base_primitive_calls BIGINT,
         base_self_seconds DOUBLE, base_cumulative_seconds DOUBLE, before_calls BIGINT, before_primitive_calls BIGINT,
         before_self_seconds DOUBLE, before_cumulative_seconds DOUBLE)""",
+    CAPTURES,
 ]
 
-MIGRATIONS: dict[int, list[str]] = {}
+MIGRATIONS: dict[int, list[str]] = {1: [CAPTURES]}
 """Version n -> the statements that lead from n to n + 1."""

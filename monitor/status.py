@@ -68,6 +68,7 @@ def status_of(parts: Parts, now: float) -> Mapping[str, object]:
         "watchers": asdict(parts.watchers.statistics()),
         "set_aside": [shown(trouble) for trouble in aside[:MOST_TROUBLES_SHOWN]],
         "retrying": [shown(trouble) for trouble in waiting[:MOST_TROUBLES_SHOWN]],
+        "captures": captures_of(parts),
         "address": parts.server.address,
         "socket": str(parts.server.socket),
     }
@@ -82,6 +83,16 @@ def shown(trouble: Trouble[Item]) -> dict[str, object]:
         "kind": trouble.kind,
         "attempts": trouble.attempts,
     }
+
+
+def captures_of(parts: Parts) -> list[Mapping[str, object]]:
+    """Return what nodes say about how they were profiled, where they say it."""
+    series = parts.index.catalog.series
+    sidecars = parts.ingest.sidecars
+    return [
+        {**{word: getattr(series[number], word) for word in ("job", "framework", "node")}, **facts}
+        for number, facts in sorted(sidecars.facts().items() if sidecars is not None else ())
+    ]
 
 
 def readings_of(parts: Parts) -> Iterator[Reading]:

@@ -111,6 +111,12 @@ class Store:
         self._connection.execute(f"DELETE FROM {table} WHERE grp IN (SELECT grp FROM numbers)")
         self._insert(table, columns)
 
+    def replace_series(self, table: str, series: Sequence[int], columns: Columns) -> None:
+        """Put these rows in the place of all that a table holds of some series. Call it inside a transaction."""
+        numbers = {"series": np.asarray(series, dtype=np.int32)}  # noqa: F841 - duckdb finds it by name
+        self._connection.execute(f"DELETE FROM {table} WHERE series IN (SELECT series FROM numbers)")
+        self._insert(table, columns)
+
     def drop_rows(self, spans: Ids) -> None:
         """Forget the rows of spans, whose names stay known. Call it inside a transaction."""
         numbers = {"span": spans}  # noqa: F841 - duckdb finds it by name

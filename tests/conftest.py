@@ -17,6 +17,7 @@ import pytest
 pytest_plugins = ["tests.sources.moto_server"]
 
 DATA = Path(__file__).parent / "data"
+INTERPRETERS = ("PHASEWATCH_ORACLE_PYTHON", "PHASEWATCH_TRAINING_PYTHON")
 SPARE_DESCRIPTORS = 8
 """Caches of the interpreter and of libraries may keep so many open for themselves."""
 
@@ -48,7 +49,7 @@ def short_tmp_path() -> Iterator[Path]:
 def scrubbed_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the settings of whoever runs the tests."""
     for name in list(os.environ):
-        if name.startswith(("PHASEWATCH_", "AWS_", "XDG_")) and name != "PHASEWATCH_ORACLE_PYTHON":
+        if name.startswith(("PHASEWATCH_", "AWS_", "XDG_")) and name not in INTERPRETERS:
             monkeypatch.delenv(name)
 
 

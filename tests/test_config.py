@@ -67,6 +67,11 @@ def test_the_annotated_file_names_every_setting() -> None:
     assert named >= {f"source.0.{key}" for key in SOURCE_SETTINGS}
 
 
+def test_what_is_meant_for_the_training_job_is_passed_over() -> None:
+    settings = load_settings(None, HOME | {"PHASEWATCH_CAPTURE_EVERY": "10", "PHASEWATCH_CAPTURE_BASE": "/p"})
+    assert settings == load_settings(None, HOME)
+
+
 def test_environment_overrides_the_file_and_options_override_both(tmp_path: Path) -> None:
     path = written(tmp_path, "[ingest]\nworkers = 3\nbatch_files = 3\nrecheck_seconds = 3\n")
     environ = HOME | {"PHASEWATCH_INGEST_WORKERS": "4", "PHASEWATCH_INGEST_BATCH_FILES": "4"}

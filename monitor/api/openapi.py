@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 import monitor
+from monitor.api.captures import CAPTURE_PATH, CaptureAnswer, CaptureRequest
 from monitor.api.parameters import Parameter
 from monitor.api.routes import ROUTES, WATCH_PARAMETERS, Route
 from monitor.api.schema import DroppedEvent, ErrorAnswer, ProfileAnswer
@@ -22,7 +23,7 @@ ERRORS = {
 def openapi_document() -> dict[str, Any]:
     """Return the document, ready for JSON."""
     structs = [kind for route in ROUTES for kind in (route.answer, *route.more) if kind is not None]
-    kinds = [*dict.fromkeys([*structs, ErrorAnswer, ProfileAnswer, DroppedEvent])]
+    kinds = [*dict.fromkeys([*structs, ErrorAnswer, ProfileAnswer, DroppedEvent, CaptureRequest, CaptureAnswer])]
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     by_struct = dict(zip(kinds, schemas, strict=True))
     error = {"application/json": {"schema": by_struct[ErrorAnswer]}}
@@ -35,6 +36,7 @@ def openapi_document() -> dict[str, Any]:
             "responses": {"200": {"description": "Events.", "content": {"text/event-stream": {}}}} | errors(error),
         }
     }
+    paths[CAPTURE_PATH] = {"post": capture_operation(by_struct, error)}
     return {
         "openapi": "3.1.0",
         "info": {"title": "phasewatch", "version": monitor.__version__},
@@ -57,6 +59,21 @@ def operation(route: Route, by_struct: dict[Any, Any], error: dict[str, Any]) ->
         "operationId": route.path.removeprefix("/v1/").replace("/", "_").replace("-", "_"),
         "parameters": [describe(parameter) for parameter in route.parameters],
         "responses": {"200": {"description": route.summary, "content": content}} | errors(error),
+    }
+
+
+def capture_operation(by_struct: dict[Any, Any], error: dict[str, Any]) -> dict[str, Any]:
+    """Describe the one route that asks something of jobs."""
+    answer = {"application/json": {"schema": by_struct[CaptureAnswer]}}
+    return {
+        "summary": "Ask running jobs to profile their next steps; on the unix socket only.",
+        "operationId": "capture",
+        "requestBody": {"required": True, "content": {"application/json": {"schema": by_struct[CaptureRequest]}}},
+        "responses": {
+            "200": {"description": "Where the request was left.", "content": answer},
+            "403": {"description": "The base folder is not the daemon's.", "content": error},
+        }
+        | errors(error),
     }
 
 

@@ -19,6 +19,7 @@ import msgspec
 from aiohttp import web
 
 from monitor.answers import Engine
+from monitor.api.captures import CAPTURE_PATH, ask_captures
 from monitor.api.openapi import openapi_document
 from monitor.api.parameters import Values, scope_of, shortened
 from monitor.api.routes import ROUTES, WATCH_PARAMETERS, Reply, Route, check_names
@@ -98,7 +99,7 @@ class Application:
     limiter: anyio.CapacityLimiter
     timeout_seconds: float
 
-    def build(self, *, with_api: bool) -> web.Application:
+    def build(self, *, with_api: bool, with_capture: bool = False) -> web.Application:
         """Make the aiohttp application."""
         app = web.Application(middlewares=[self.guard], client_max_size=64 * 1024)
         app[WITH_API] = with_api
@@ -109,6 +110,8 @@ class Application:
                 app.router.add_get(route.path, self.handler(route))
             app.router.add_get("/v1/watch", self.watch, allow_head=False)  # a stream has no end to wait for
             app.router.add_get("/v1/openapi.json", self.openapi)
+        if with_capture:
+            app.router.add_post(CAPTURE_PATH, self.capture)
         return app
 
     @web.middleware
@@ -180,6 +183,13 @@ class Application:
             raise QueryError("the first page is not drawn yet; try again", status=503, code="starting")
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
 
+    async def capture(self, request: web.Request) -> web.Response:
+        """Ask jobs to profile their next steps."""
+        body = await request.read()
+        async with self.turn():
+            answer = await ask_captures(self.engine, body)
+        return web.Response(body=msgspec.json.encode(answer), headers={"Content-Type": "application/json"})
+
     async def landing(self, request: web.Request) -> web.Response:
         """Serve links for people."""
         text = LANDING.format(api=API_LINKS if request.app[WITH_API] else "")
@@ -224,7 +234,7 @@ async def open_server(
     server = Server(socket=socket, _limiter=limiter)
     application = Application(engine=engine, server=server, limiter=limiter, timeout_seconds=timeout_seconds)
     with unix_listener(socket, socket_mode) as listener:
-        local = await start_runner(application.build(with_api=True))
+        local = await start_runner(application.build(with_api=True, with_capture=True))
         try:
             await web.SockSite(local, listener).start()
             async with tcp_site(application.build(with_api=listen_api), listen, server):

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import cProfile
 import marshal
+import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import CodeType
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from monitor.capture.rendering import RenderingProcess
+from monitor.capture.timers import TIMERS, TimerName
 from monitor.errors import ConfigError
-from monitor.layout import HTML_FILE, data_file
+from monitor.layout import data_file
 
 if TYPE_CHECKING:
     from pyinstrument.session import Session
@@ -30,8 +32,9 @@ span is profiled falsifies the span. Measured with a writer thread: 1 span in 10
 MARSHAL_VERSION = 4
 """The newest one that every Python from 3.4 can read, and the one the original writes."""
 
-UNRECORDED_JSON = b'{"root_frame": null}'
-UNRECORDED_HTML = b"An error occurred during profiling!"
+renderer = RenderingProcess()
+"""One for all captures of this process; a forked child makes its own."""
+os.register_at_fork(after_in_child=renderer.forget)
 
 _left_on: list[cProfile.Profile] = []
 """Profiles that another profiler replaced and that must not be freed: freeing one switches off whatever is active. At
@@ -53,8 +56,10 @@ class CProfileSpan:
 
     __slots__ = ("_profile",)
 
-    def __init__(self) -> None:
-        self._profile = cProfile.Profile()
+    def __init__(self, timer: TimerName = "wall") -> None:
+        clock = TIMERS[timer]
+        read = clock.read
+        self._profile = cProfile.Profile() if read is None else cProfile.Profile(read, clock.unit_seconds)
 
     def start(self) -> bool:
         # Up to 3.11 enable() silently replaces an active profiler, from 3.12 it refuses.
@@ -87,12 +92,12 @@ class PyinstrumentSpan:
 
     __slots__ = ("_hook", "_profiler")
 
-    def __init__(self) -> None:
+    def __init__(self, interval_seconds: float = 0.001) -> None:
         from pyinstrument import Profiler
 
         # Without async support: it keeps the running profiler in a context variable, and a notebook may start a span in
         # one context and stop it in another, after which every later start would be refused.
-        self._profiler = Profiler(async_mode="disabled")
+        self._profiler = Profiler(interval=interval_seconds, async_mode="disabled")
         self._hook: object = None
 
     def start(self) -> bool:
@@ -112,21 +117,24 @@ class PyinstrumentSpan:
         return None
 
 
-def span_profiler(name: ProfilerName) -> Callable[[], SpanProfiler]:
-    """Choose the class that profiles each span; imports pyinstrument only if it is the one.
+def check_profiler(name: ProfilerName) -> None:
+    """Import what a profiler needs: now, not inside the first span.
 
     Raises:
-        ConfigError: the name is unknown, or pyinstrument is not installed.
+        ConfigError: pyinstrument is not installed.
     """
-    if name == "cprofile":
-        return CProfileSpan
-    if name != "pyinstrument":
-        raise ConfigError(f"profiler {name!r} is none of cprofile, pyinstrument")
-    try:
-        import pyinstrument  # noqa: F401  # now, not inside the first span
-    except ImportError as error:
-        raise ConfigError(f"profiler pyinstrument cannot be imported ({error}): pip install pyinstrument") from error
-    return PyinstrumentSpan
+    if name == "pyinstrument":
+        try:
+            import pyinstrument  # noqa: F401
+        except ImportError as error:
+            raise ConfigError(
+                f"profiler pyinstrument cannot be imported ({error}): pip install pyinstrument"
+            ) from error
+
+
+def new_profiler(name: ProfilerName, timer: TimerName, interval_seconds: float) -> SpanProfiler:
+    """Make what profiles the next span."""
+    return CProfileSpan(timer) if name == "cprofile" else PyinstrumentSpan(interval_seconds)
 
 
 def cprofile_files(profile: cProfile.Profile) -> Files:
@@ -137,51 +145,41 @@ def cprofile_files(profile: cProfile.Profile) -> Files:
 def pstats_dictionary(profile: cProfile.Profile) -> dict[Label, tuple[int, int, float, float, dict[Label, Numbers]]]:
     """Build what Profile.create_stats builds, but from a profile that is already off, so on any thread.
 
-    Code objects with one label (two lambdas on a line) are summed, where create_stats keeps only the last one.
+    Code objects with one label (two lambdas on a line) are summed, where create_stats keeps only the last one. No
+    functions are called for each entry: this runs beside the training, and takes turns with it.
     """
     entries = profile.getstats()
-    totals: dict[Label, Numbers] = {}
-    callers: dict[Label, dict[Label, Numbers]] = {}
-    for entry in entries:
-        label = label_of(entry.code)
-        primitive = entry.callcount - entry.reccallcount
-        add(totals, label, (primitive, entry.callcount, entry.inlinetime, entry.totaltime))
-        callers.setdefault(label, {})
-    for entry in entries:
-        caller = label_of(entry.code)
-        for call in entry.calls or ():
-            edges = callers.get(label_of(call.code))
-            if edges is not None:
+    labels: list[Label] = []
+    stats: dict[Label, tuple[int, int, float, float, dict[Label, Numbers]]] = {}
+    for code, count, recursive, total, inline, _ in entries:
+        label = ("~", 0, code) if isinstance(code, str) else (code.co_filename, code.co_firstlineno, code.co_name)
+        labels.append(label)
+        known = stats.get(label)
+        if known is None:
+            stats[label] = (count - recursive, count, inline, total, {})
+        else:
+            stats[label] = (*added(known[:4], (count - recursive, count, inline, total)), known[4])
+    for label, entry in zip(labels, entries, strict=True):
+        for code, count, recursive, total, inline in entry.calls or ():
+            callee = stats.get(
+                ("~", 0, code) if isinstance(code, str) else (code.co_filename, code.co_firstlineno, code.co_name)
+            )
+            if callee is not None:
+                callers = callee[4]
                 # In a caller's tuple all calls come before the primitive ones: Python writes it so.
-                primitive = call.callcount - call.reccallcount
-                add(edges, caller, (call.callcount, primitive, call.inlinetime, call.totaltime))
-    return {label: (*numbers, callers[label]) for label, numbers in totals.items()}
+                numbers = (count, count - recursive, inline, total)
+                callers[label] = added(callers[label], numbers) if label in callers else numbers
+    return stats
 
 
-def label_of(code: CodeType | str) -> Label:
-    """Name a function as pstats does."""
-    if isinstance(code, str):
-        return "~", 0, code
-    return code.co_filename, code.co_firstlineno, code.co_name
-
-
-def add(numbers: dict[Label, Numbers], label: Label, more: Numbers) -> None:
-    """Add two counts and two times to a label's own."""
-    known = numbers.get(label)
-    if known is not None:
-        more = (known[0] + more[0], known[1] + more[1], known[2] + more[2], known[3] + more[3])
-    numbers[label] = more
+def added(one: Numbers, other: Numbers) -> Numbers:
+    """Add two counts and two times."""
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2], one[3] + other[3]
 
 
 def pyinstrument_files(session: Session) -> Files:
-    """Render a session as the original does: the data, and its picture."""
-    from pyinstrument.renderers import HTMLRenderer, JSONRenderer
-
-    try:
-        data, page = JSONRenderer().render(session).encode(), HTMLRenderer().render(session).encode()
-    except Exception:  # noqa: BLE001  # as the original: a session that cannot be rendered is written down as such
-        data, page = UNRECORDED_JSON, UNRECORDED_HTML
-    return {data_file("pyinstrument"): data, HTML_FILE: page}
+    """Render a session."""
+    return renderer.render(session)
 
 
 def hand_back(active: object) -> None:

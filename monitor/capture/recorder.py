@@ -6,52 +6,43 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import socket
+import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from time import perf_counter
 from types import TracebackType
+from typing import Unpack
 
-from monitor.capture.profilers import SHARED_STACK, ProfilerName, SpanProfiler, span_profiler
-from monitor.capture.writer import FLUSH_SECONDS, QUEUE_SPANS, PendingSpan, SpanWriter
-from monitor.errors import ConfigError
+from monitor.capture.control import ControlFile, Request, write_answer
+from monitor.capture.counts import CaptureStatistics
+from monitor.capture.loading import load_settings
+from monitor.capture.nodes import default_node
+from monitor.capture.overhead import OverheadBudget
+from monitor.capture.profilers import (
+    SHARED_STACK,
+    ProfilerName,
+    Render,
+    SpanProfiler,
+    check_profiler,
+    new_profiler,
+    renderer,
+)
+from monitor.capture.schedule import chooser
+from monitor.capture.settings import CaptureOptions, CaptureSettings, check_folder_name, settings_from
+from monitor.capture.sidecar import SpanFacts, with_sidecar
+from monitor.capture.signals import finish_on_term, forget_term
+from monitor.capture.timers import TimerName
+from monitor.capture.writer import FLUSH_SECONDS, PendingSpan, SpanWriter
 from monitor.layout import SpanKey, format_path
 from monitor.spans import Moment, PythonProfileModes, StepPhase
 
 logger = logging.getLogger("phasewatch.capture")
 
-RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
-"""Set by torchrun, Slurm and Open MPI before the script starts, so before any framework can be asked."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureStatistics:
-    """What became of the spans so far.
-
-    Attributes:
-        written: on disk.
-        waiting: recorded and not yet written.
-        dropped: recorded, and thrown away because the queue was full.
-        failed: recorded, and lost because it could not be rendered or written.
-        refused: not recorded, because another profiler was active or the profiler failed to start.
-        interrupted: lost, because another profiler cut in or the profiler failed to stop.
-    """
-
-    written: int
-    written_bytes: int
-    waiting: int
-    dropped: int
-    failed: int
-    refused: int
-    interrupted: int
-    last_failure: str | None
-
-    @property
-    def lost(self) -> int:
-        """Spans that will never be on disk."""
-        return self.dropped + self.failed + self.refused + self.interrupted
+SAGEMAKER_TIMERS: tuple[TimerName, ...] = ("total_time", "cpu_time", "off_cpu_time")
+"""The clocks of three consecutive steps where the timer is "default"."""
 
 
 class Step:
@@ -79,16 +70,14 @@ class Step:
 class Capture:
     """Profiles a training run step by step, one span folder for each interval between two transitions.
 
-    All transitions belong to one thread, the one that trains. A forked child is not captured.
+    All transitions belong to one thread, the one that trains. A forked child is not captured; see sibling().
 
     Args:
-        base: the folder that gets `framework/…`; made when the first span is written.
-        framework: names a folder, such as pytorch or tensorflow.
-        profiler: cprofile counts and times every call; pyinstrument samples, and must be installed.
-        node: who writes; by default the rank, or else the process id, and the host.
+        base: the folder that gets `framework/…`. Without it, all settings that are not given here come from the
+            environment, from the TOML file that PHASEWATCH_CAPTURE_FILE names, or from SageMaker's profilerconfig.json.
+        settings: all settings at once, as another capture has them; then no others are given.
         clock: seconds since the epoch.
-        every: profile only steps that it divides. The spans before the first step and after close() are always written.
-        queue_spans: how many recorded spans may wait for the disk.
+        options: see CaptureSettings.
 
     Raises:
         ConfigError: a setting that cannot work.
@@ -96,36 +85,63 @@ class Capture:
 
     def __init__(
         self,
-        base: str | Path,
+        base: str | os.PathLike[str] | None = None,
         *,
-        framework: str = "pytorch",
-        profiler: ProfilerName = "cprofile",
-        node: str | None = None,
+        settings: CaptureSettings | None = None,
         clock: Callable[[], float] = time.time,
-        every: int = 1,
-        queue_spans: int = QUEUE_SPANS,
+        **options: Unpack[CaptureOptions],
     ) -> None:
-        self.node = default_node() if node is None else node
-        check_folder_name("framework", framework)
-        check_folder_name("node", self.node)
-        if every < 1 or queue_spans < 1:
-            raise ConfigError(f"every ({every}) and queue_spans ({queue_spans}) must be at least 1")
-        self._new_profiler = span_profiler(profiler)
-        key = SpanKey(framework=framework, profiler=profiler, node=self.node, span="*")
-        self.node_folder = Path(format_path(str(base), key)).absolute().parents[1]
-        # Where threads share one profiled stack a thread of ours would falsify the very spans that it writes.
-        threaded = not (profiler == "cprofile" and SHARED_STACK)
-        self._writer = SpanWriter(Path(base).absolute(), self.node_folder, threaded=threaded, queue_spans=queue_spans)
+        if settings is None:
+            settings = (
+                load_settings(options) if base is None else settings_from({"base": base, **options}, where="capture")
+            )
+        check_profiler(settings.profiler)
+        self.settings = settings
+        self._base = Path(settings.base).absolute()
         self._clock = clock
-        self._every = every
+        self._node = settings.node
+        self._writers: dict[ProfilerName, SpanWriter] = {}
+        self._choose = chooser(settings.schedule(), clock)
+        self._control = ControlFile(self._base) if settings.triggers and settings.enabled else None
+        self._request: Request | None = None
+        self._overhead = OverheadBudget(settings.overhead_share, settings.overhead_window_seconds)
+        self._profiler_seconds = self._carried_seconds = 0.0
         self._mode: PythonProfileModes | None = None
         self._step = 0
+        self._wanted = False
         self._profiler: SpanProfiler | None = None
         self._start: Moment | None = None
-        self._begun = self._closed = self._finished = False
+        self._facts: SpanFacts | None = None
+        self._begun = self._closed = self._finished = not settings.enabled
         self._refused = self._interrupted = 0
-        atexit.register(self.finish)
-        forget_in_forked_children(self)
+        self._stopped: str | None = None
+        if settings.enabled:
+            atexit.register(self.finish)
+            forget_in_forked_children(self)
+            if settings.handle_sigterm:
+                finish_on_term(self.finish)
+
+    # -- who and where ---------------------------------------------------------------------------------------------
+
+    @property
+    def node(self) -> str:
+        """Who writes; settled when the first span ends, for ranks may be known only some time after the start."""
+        return default_node() if self._node is None else self._node
+
+    @property
+    def node_folder(self) -> Path:
+        """The folder that gets the span folders."""
+        return self._node_folder(self.settings.profiler)
+
+    def sibling(self, suffix: str) -> Capture:
+        """Make a capture with the same settings for another thread or process, with a node of its own, `NODE-SUFFIX`.
+
+        Call it there: in a forked child, in a thread. A spawned child gets `capture.settings`, which can be pickled.
+        """
+        check_folder_name("suffix", suffix)
+        return Capture(settings=self.settings.for_node(f"{self.node}-{suffix}"), clock=self._clock)
+
+    # -- transitions -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin the span before the first step; call it as early in the program as can be."""
@@ -140,21 +156,34 @@ class Capture:
 
     def step_start(self, mode: PythonProfileModes, step: int) -> None:
         """Mark the start of a step; mode is one of TRAIN, EVAL, PREDICT, GLOBAL, and each mode counts its own steps."""
-        self._turn(StepPhase.STEP_START, mode, step)
+        if self._closed:
+            return
+        if self._control is not None and self._control.changed():
+            self._read_request(self._control)
+        wanted = self._choose(mode, step)
+        if self._request is not None:
+            wanted = self._follow(self._request, mode, step) or wanted
+        if wanted or self._wanted or self._profiler is not None:
+            self._wanted = wanted
+            self._turn(StepPhase.STEP_START, mode, step)
+        else:
+            self._begun = True
+            self._mode, self._step = mode, step
 
     def forward_end(self) -> None:
         """Mark the end of the forward pass; nothing happens before the first step."""
-        if self._mode is not None:
+        if (self._wanted or self._profiler is not None) and self._mode is not None and not self._closed:
             self._turn(StepPhase.FORWARD_PASS_END, self._mode, self._step)
 
     def step_end(self) -> None:
         """Mark the end of a step; what follows until the next one is a span too. Nothing happens before the first
         step."""
-        if self._mode is not None:
+        if (self._wanted or self._profiler is not None) and self._mode is not None and not self._closed:
             self._turn(StepPhase.STEP_END, self._mode, self._step)
 
     def step_broken(self) -> None:
         """Mark a step that an exception ended: write what was recorded of it and leave the profiler off."""
+        self._wanted = False
         if self._mode is not None and not self._closed:
             self._end(StepPhase.STEP_END, self._mode, self._step)
 
@@ -165,7 +194,7 @@ class Capture:
             return
         self._begun = self._closed = True
         self._end(StepPhase.END, PythonProfileModes.POST_HOOK_CLOSE, None)
-        self._writer.flush(FLUSH_SECONDS)
+        self._flush(FLUSH_SECONDS)
         # Its start mode on disk is the original's default one, not POST_HOOK_CLOSE.
         self._begin(StepPhase.END, PythonProfileModes.PRE_STEP_ZERO, None)
 
@@ -174,89 +203,207 @@ class Capture:
         if self._finished:
             return
         self._begun = self._closed = self._finished = True
-        atexit.unregister(self.finish)
+        self._let_go()
         self._end(StepPhase.END, PythonProfileModes.POST_HOOK_CLOSE, None)
-        self._writer.close(FLUSH_SECONDS)
+        deadline = time.monotonic() + FLUSH_SECONDS
+        for writer in self._writers.values():
+            writer.close(max(0.0, deadline - time.monotonic()))
+        if "pyinstrument" in self._writers:
+            renderer.close()
 
     def statistics(self) -> CaptureStatistics:
         """Count what was written and what was lost."""
-        writer = self._writer.statistics()
+        writers = [writer.statistics() for writer in self._writers.values()]
         return CaptureStatistics(
-            written=writer.written,
-            written_bytes=writer.written_bytes,
-            waiting=writer.waiting,
-            dropped=writer.dropped,
-            failed=writer.failed,
+            written=sum(writer.written for writer in writers),
+            written_bytes=sum(writer.written_bytes for writer in writers),
+            waiting=sum(writer.waiting for writer in writers),
+            dropped=sum(writer.dropped for writer in writers),
+            failed=sum(writer.failed for writer in writers),
             refused=self._refused,
             interrupted=self._interrupted,
-            last_failure=writer.last_failure,
+            own_seconds=self._overhead.total_seconds,
+            last_failure=next((writer.last_failure for writer in writers if writer.last_failure), None),
+            stopped=self._stopped,
         )
 
     def forget(self) -> None:
         """In a forked child: switch the inherited profiler off and do nothing more; the writer's thread, and with it
         any lock that it held, stayed in the parent."""
         self._begun = self._closed = self._finished = True
-        atexit.unregister(self.finish)
+        self._let_go()
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
             profiler.stop()
 
-    def _turn(self, phase: StepPhase, mode: PythonProfileModes, step: int) -> None:
-        if self._closed:
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def _read_request(self, control: ControlFile) -> None:
+        """Take a new request up, or say why not."""
+        try:
+            request = control.read(self.node)
+            if request is None:
+                return
+            if request.profiler is not None:
+                check_profiler(request.profiler)
+        except Exception as error:  # noqa: BLE001  # whatever somebody put there, training goes on
+            logger.warning("a request to profile is not followed: %s", error)
+            self._answer({"id": getattr(error, "id", None), "state": "refused", "reason": str(error)})
             return
+        self._request = request
+        self._answer({"id": request.id, "state": "taken", "steps": request.steps})
+
+    def _follow(self, request: Request, mode: PythonProfileModes, step: int) -> bool:
+        """Tell whether a request wants this step; ends a request that has all its steps."""
+        if request.take(mode):
+            return True
+        if request.steps <= 0:
+            self._request = None
+            self._answer({"id": request.id, "state": "done", "mode": mode.word, "before_step": step})
+        return False
+
+    def _answer(self, answer: dict[str, object]) -> None:
+        write = partial(write_answer, self._base, self.node, answer)
+        self._writer(self.settings.profiler).run_soon(write)
+
+    # -- spans -----------------------------------------------------------------------------------------------------
+
+    def _turn(self, phase: StepPhase, mode: PythonProfileModes, step: int) -> None:
+        """End the span in progress, begin the next one if it is wanted, and add up what that cost."""
+        before, self._profiler_seconds = perf_counter(), 0.0
         self._end(phase, mode, step)
         self._begun = True
         self._mode, self._step = mode, step
-        if step % self._every == 0:
+        between = perf_counter()
+        own_seconds = self._carried_seconds + between - before - self._profiler_seconds
+        verdict = self._too_large() or self._overhead.note(own_seconds, between)
+        if verdict is not None:
+            self._stop(verdict)
+        elif self._wanted:
+            self._profiler_seconds = 0.0
             self._begin(phase, mode, step)
+            self._carried_seconds = perf_counter() - between - self._profiler_seconds
+
+    def _too_large(self) -> str | None:
+        most = self.settings.max_bytes
+        for writer in self._writers.values():
+            if most and writer.folder_bytes > most:
+                return (
+                    f"its folder {writer.node_folder} holds {writer.folder_bytes} bytes, more than max_bytes = {most}; "
+                    "remove old spans, profile fewer steps (every=), or allow more"
+                )
+        return None
+
+    def _stop(self, verdict: str) -> None:
+        """Give up for the rest of the run; the profiler is off already."""
+        self._stopped = verdict
+        self._wanted = False
+        self._closed = True
+        logger.warning("capture stops itself: %s", verdict)
 
     def _begin(self, phase: StepPhase, mode: PythonProfileModes, step: int | None) -> None:
-        # The profiler is noted before it starts, so that a KeyboardInterrupt in between leaves none on unseen.
-        self._profiler = profiler = self._new_profiler()
-        self._start = Moment(mode=mode, step=step, phase=phase, time_us=self._clock() * 1e6)
+        request = self._request
+        name = self.settings.profiler if request is None or request.profiler is None else request.profiler
+        timer = self._timer(step)
+        self._facts = self._facts_of(name, timer)
+        if SHARED_STACK and name == "cprofile":
+            self._quiet_writers()
+        before = perf_counter()
         reason = "another profiler is active"
+        profiler: SpanProfiler | None = None
         try:
+            # The profiler is noted before it starts, so that a KeyboardInterrupt in between leaves none on unseen.
+            self._profiler = profiler = new_profiler(name, timer, self.settings.interval_seconds)
+            self._start = Moment(mode=mode, step=step, phase=phase, time_us=self._clock() * 1e6)
             if profiler.start():
                 return
         except Exception as error:  # noqa: BLE001  # a profiler that fails must not end the training
             reason = f"{type(error).__name__}: {error}"
+        finally:
+            self._profiler_seconds += perf_counter() - before
         self._profiler = None
         self._refused += 1
         if self._refused == 1:
             logger.warning("a span cannot be profiled: %s. Later ones that cannot will be counted only", reason)
 
     def _end(self, phase: StepPhase, mode: PythonProfileModes, step: int | None) -> None:
-        profiler, start = self._profiler, self._start
-        if profiler is None or start is None:
+        profiler, start, facts = self._profiler, self._start, self._facts
+        if profiler is None or start is None or facts is None:
             return
         reason = "another profiler was started inside it"
+        before = perf_counter()
+        render: Render | None = None
         try:
             render = profiler.stop()
         except Exception as error:  # noqa: BLE001  # as above
-            render, reason = None, f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}"
         # Forgotten only now, so that after a KeyboardInterrupt the next transition stops it; and only if it is still
         # the one, for a signal handler may have closed the capture meanwhile.
         if self._profiler is profiler:
             self._profiler = None
         end = Moment(mode=mode, step=step, phase=phase, time_us=self._clock() * 1e6)
+        self._profiler_seconds += perf_counter() - before
         if render is not None:
-            self._writer.submit(PendingSpan(start=start, end=end, render=render))
+            span = PendingSpan(start=start, end=end, render=partial(with_sidecar, render, facts))
+            self._writer(facts.profiler).submit(span)
             return
         self._interrupted += 1
         if self._interrupted == 1:
             logger.warning("a span is lost: %s. Later ones that are lost so will be counted only", reason)
 
+    def _facts_of(self, name: ProfilerName, timer: TimerName) -> SpanFacts:
+        thread = threading.current_thread()
+        counted = name == "cprofile"
+        return SpanFacts(
+            profiler=name,
+            timer=timer if counted else None,
+            interval_seconds=None if counted else self.settings.interval_seconds,
+            thread=thread.name,
+            thread_id=thread.native_id or 0,
+            trigger=None if self._request is None else self._request.id,
+        )
 
-def default_node() -> str:
-    """Name this process as the original does: rank, or else process id, and host; `_` becomes `-`."""
-    rank = next((os.environ[name] for name in RANK_VARIABLES if os.environ.get(name)), os.getpid())
-    return f"{rank}-{socket.gethostname()}".replace("_", "-")
+    def _timer(self, step: int | None) -> TimerName:
+        """Return the clock of a span; SageMaker's "default" takes another one at each of three steps."""
+        timer = self.settings.timer
+        if timer != "default":
+            return timer  # type: ignore[return-value]  # checked by CaptureSettings
+        first = self.settings.steps[0][0] if self.settings.steps else 0
+        place = 0 if step is None else step - first
+        return SAGEMAKER_TIMERS[place] if 0 <= place < len(SAGEMAKER_TIMERS) else "total_time"
 
+    # -- writing ---------------------------------------------------------------------------------------------------
 
-def check_folder_name(what: str, name: str) -> None:
-    """Refuse what cannot be one component of a path."""
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise ConfigError(f"the {what} {name!r} cannot name a folder: use letters, digits and -")
+    def _writer(self, profiler: ProfilerName) -> SpanWriter:
+        writer = self._writers.get(profiler)
+        if writer is None:
+            self._node = self.node  # settled now, with all ranks known that will ever be
+            writer = self._writers[profiler] = SpanWriter(
+                self._base,
+                self._node_folder(profiler),
+                # Where threads share one profiled stack a thread of ours would falsify the very spans that it writes.
+                threaded=not (profiler == "cprofile" and SHARED_STACK),
+                queue_spans=self.settings.queue_spans,
+            )
+        return writer
+
+    def _node_folder(self, profiler: ProfilerName) -> Path:
+        key = SpanKey(framework=self.settings.framework, profiler=profiler, node=self.node, span="*")
+        return Path(format_path(str(self._base), key)).parents[1]
+
+    def _flush(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        for writer in self._writers.values():
+            writer.flush(max(0.0, deadline - time.monotonic()))
+
+    def _quiet_writers(self) -> None:
+        """Let threads that write finish before cProfile sees what they do."""
+        if len(self._writers) > 1:
+            self._flush(FLUSH_SECONDS)
+
+    def _let_go(self) -> None:
+        atexit.unregister(self.finish)
+        forget_term(self.finish)
 
 
 def forget_in_forked_children(capture: Capture) -> None:

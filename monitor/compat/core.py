@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from monitor.capture.recorder import default_node
+from monitor.capture.nodes import default_node
 
 __all__ = ["FRAMEWORK", "get_node_id", "is_s3"]
 

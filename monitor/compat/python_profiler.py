@@ -14,8 +14,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from monitor.capture.nodes import default_node
 from monitor.capture.profilers import Files, cprofile_files, pyinstrument_files
-from monitor.capture.recorder import default_node
 from monitor.compat.core import FRAMEWORK
 from monitor.compat.profiler_constants import (
     CONVERT_TO_MICROSECS,

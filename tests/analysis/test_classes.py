@@ -292,9 +292,7 @@ def test_several_runs_below_one_folder_are_told(tmp_path: Path) -> None:
     write_step(tmp_path / "a", 1, calls=2)
     write_step(tmp_path / "b", 2, calls=3)
     with cProfileAnalysis(str(tmp_path)) as analysis:
-        with pytest.warns(
-            SeveralRunsWarning, match=f"2 runs are added together; give one of {tmp_path}/a, "
-        ):
+        with pytest.warns(SeveralRunsWarning, match=f"2 runs are added together; give one of {tmp_path}/a, "):
             assert calls_in(analysis.fetch_profile_stats_by_step(0, 9)) == 5
         with warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -20,7 +20,7 @@ from tests.api.test_server import ANSWERS, SPAN_NAME, FakeEngine, ask, serving
 from tests.api.test_watch import watching
 
 DOCUMENT = openapi_document()
-PATHS: dict[str, Any] = DOCUMENT["paths"]
+PATHS: dict[str, Any] = {path: methods for path, methods in DOCUMENT["paths"].items() if "post" not in methods}
 RANGES = {"start": "0", "end": "2", "start_mode": "train", "end_mode": "train"}
 ONE_SPAN = {"job": "training", "node": "0-a", "framework": "pytorch", "profiler": "cprofile", "span": SPAN_NAME}
 NEEDED = RANGES | ONE_SPAN
@@ -90,6 +90,16 @@ def test_the_document_tells_the_version_and_every_route() -> None:
     assert DOCUMENT["openapi"] == "3.1.0"
     assert DOCUMENT["info"] == {"title": "phasewatch", "version": monitor.__version__}
     assert set(PATHS) == {target.partition("?")[0] for target, _ in ANSWERS} | {"/v1/watch", "/v1/profile"}
+
+
+def test_the_one_route_that_asks_something_of_jobs_is_described() -> None:
+    (path,) = set(DOCUMENT["paths"]) - set(PATHS)
+    assert path == "/v1/capture"
+    operation = DOCUMENT["paths"][path]["post"]
+    assert operation["summary"]
+    assert operation["responses"].keys() == {"200", "400", "403", "404", "413", "503"}
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]]["required"] == ["steps"]
 
 
 def test_every_parameter_and_every_answer_is_described() -> None:

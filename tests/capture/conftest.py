@@ -9,6 +9,7 @@ import pytest
 
 from monitor.capture import Capture
 from tests.capture.capture_on_disk import Open
+from tests.capture.pythons import found_pythons, missing_pythons
 
 
 @pytest.fixture
@@ -24,3 +25,9 @@ def open_capture(tmp_path: Path) -> Iterator[Open]:
     yield make
     for capture in opened:
         capture.finish()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say on which Pythons capture was tested."""
+    missing = ", ".join(missing_pythons()) or "none"
+    terminalreporter.write_line(f"capture: ran on CPython {', '.join(found_pythons())}; not found here: {missing}")

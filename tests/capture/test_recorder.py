@@ -183,7 +183,8 @@ def test_pyinstrument_sees_the_function_that_takes_the_time(open_capture: Open) 
         ({"profiler": "perf"}, "profiler 'perf' is none of cprofile, pyinstrument"),
         ({"node": "a/b"}, "the node 'a/b' cannot name a folder"),
         ({"framework": ".."}, "the framework '..' cannot name a folder"),
-        ({"every": 0}, r"every \(0\) and queue_spans \(256\) must be at least 1"),
+        ({"every": -1}, "every is -1: use 0 for no step or a positive number"),
+        ({"queue_spans": 0}, "queue_spans is 0: it must be at least 1"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(open_capture: Open, settings: dict[str, object], message: str) -> None:
@@ -196,8 +197,10 @@ def test_the_node_is_rank_and_host(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.delenv(name, raising=False)
     host = socket.gethostname().replace("_", "-")
     assert finished_node(tmp_path) == f"{os.getpid()}-{host}"
-    monkeypatch.setenv("SLURM_PROCID", "5_6")
-    assert finished_node(tmp_path) == f"5-6-{host}"
+    monkeypatch.setenv("SLURM_PROCID", "5")
+    assert finished_node(tmp_path) == f"5-{host}"
+    monkeypatch.setenv("RANK", "not a number")
+    assert finished_node(tmp_path) == f"5-{host}"
     monkeypatch.setenv("RANK", "3")
     assert finished_node(tmp_path) == f"3-{host}"
 
