@@ -22,6 +22,7 @@ import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
 from monitor.api.server import Server, open_server
+from monitor.bookmarks import Bookmarks
 from monitor.budgets import Budgets
 from monitor.checkpoint import load_index
 from monitor.decoding import DecodePool, open_decode_pool
@@ -205,7 +206,11 @@ class Daemon:
 
     def _build_round(self, pool: DecodePool, clients: Clients) -> Round:
         settings = self.settings
-        sources = [build_source(source, clients) for source in settings.source]
+        bookmarks = Bookmarks(self.store, lambda: ingest.settled())
+        sources = [
+            build_source(source, clients, cursors=bookmarks.of(f"{source.job}:{source.path}"))
+            for source in settings.source
+        ]
         self.budgets.limit = settings.metrics_functions_per_phase
         upkeep = Upkeep(
             store=self.store,
@@ -218,6 +223,7 @@ class Daemon:
             ),
             wall_clock=time.time,
             choose_every_seconds=settings.metrics_refresh_seconds,
+            bookmarks=bookmarks,
         )
         ingest = Ingest(
             sources=sources,

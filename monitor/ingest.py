@@ -169,6 +169,13 @@ class Ingest:
         await self._look_again(self._book.waiting())
         await self._backlog.drained()
 
+    async def settled(self) -> None:
+        """Wait until all that was accepted before this call is stored, or known not to be ready."""
+        waiting = set(self._in_hand)
+        while waiting:
+            await self._backlog.drained()
+            waiting &= self._in_hand
+
     @property
     def stored_mark(self) -> CatalogMark:
         """How much of the catalogue is durable."""

@@ -59,6 +59,16 @@ Accept: TypeAlias = Callable[[Sequence[FileRef]], Awaitable[None]]
 """Takes references; waits while the one behind it has enough to do."""
 
 
+class Cursors(Protocol):
+    """Where a source keeps how far it has come."""
+
+    async def load(self) -> str | None:
+        """Return what was kept last."""
+
+    async def keep(self, text: str) -> None:
+        """Keep this, once all that was handed over before is stored."""
+
+
 class Source(Protocol):
     """A place where profiles appear."""
 

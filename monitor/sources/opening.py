@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from monitor.s3_url import parse_s3_url
 from monitor.settings import S3Settings, Settings, SourceSettings
-from monitor.sources.base import Source
+from monitor.sources.base import Cursors, Source
 from monitor.sources.local import LocalSource
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ async def open_clients(settings: Settings) -> AsyncIterator[Clients]:
         yield {way: await stack.enter_async_context(open_s3_client(way)) for way in ways}
 
 
-def build_source(source: SourceSettings, clients: Clients) -> Source:
+def build_source(source: SourceSettings, clients: Clients, *, cursors: Cursors | None = None) -> Source:
     """Make a source that does not run yet."""
     if source.type == "s3":
         from monitor.sources.s3 import S3Source
@@ -45,7 +45,9 @@ def build_source(source: SourceSettings, clients: Clients) -> Source:
             parse_s3_url(source.path),
             job=source.job,
             poll_interval_seconds=source.poll_interval_seconds,
+            full_scan_seconds=source.full_scan_seconds,
             requester_pays=source.requester_pays,
+            cursors=cursors,
         )
     return LocalSource(
         Path(source.path),
