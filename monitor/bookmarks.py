@@ -1,4 +1,4 @@
-"""How far sources have come, kept in the store: written only once all that came before is stored, by the storing task."""
+"""How far sources have come, kept in the store: written once all that came before is stored, by the storing task."""
 
 from __future__ import annotations
 

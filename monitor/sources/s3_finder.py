@@ -8,10 +8,10 @@ whoever cancels loses nothing.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
+from time import time as wall_clock
 from typing import NamedTuple
 
 import anyio
@@ -221,8 +221,8 @@ class Finder:
                 return
 
     async def _go_on_with_pass(self) -> None:
-        self._pass.begin_if_due(time.time())
-        while self._pass.due(time.time()):
+        self._pass.begin_if_due(wall_clock())
+        while self._pass.due(wall_clock()):
             place = self._pass.next(self._tree.tops())
             if place is None:
                 self.changed += 1
