@@ -19,7 +19,7 @@ import anyio
 from monitor.s3_url import S3Url
 from monitor.sources.base import Accept, FileRef
 from monitor.sources.pacing import Pacer
-from monitor.sources.s3_client import Bucket
+from monitor.sources.s3_client import MOST_KEYS, Bucket
 from monitor.sources.s3_listing import ListedObject, ListPage, Sorter
 from monitor.sources.s3_pass import FullPass
 from monitor.sources.s3_tree import Tree
@@ -31,7 +31,7 @@ NEWS_SECONDS = 120.0
 NEXT_SECONDS = 1_800.0
 """The same for the place where the next span of a node should appear."""
 COLD_A_LOOK = 3
-MOST_PAGES_WITHOUT_NEWS = 4
+MOST_PAGES_WITHOUT_NEWS = 6
 MOST_FOLDERS_A_LEVEL = 1_000
 STATE_VERSION = 1
 
@@ -199,7 +199,8 @@ class Finder:
                     break
             else:
                 break
-            page = await self._list(scan.prefix, after=after)
+            most = MOST_KEYS if covered.stretches else min(window.first_page_keys, MOST_KEYS)
+            page = await self._list(scan.prefix, after=after, most=most)
             refs = self.sorter.refs_of(page.objects)
             listed.update(ref.key.span for ref in refs)
             covered.add(after, page.objects[-1].key if page.token else f"{scan.prefix}{LAST}")
@@ -258,9 +259,11 @@ class Finder:
             self._tree.saw(prefix)
         return node
 
-    async def _list(self, prefix: str, *, after: str = "", token: str = "", delimiter: str = "") -> ListPage:
+    async def _list(
+        self, prefix: str, *, after: str = "", token: str = "", delimiter: str = "", most: int = MOST_KEYS
+    ) -> ListPage:
         started = perf_counter()
-        ask = partial(self._bucket.list_page, prefix, after=after, token=token, delimiter=delimiter)
+        ask = partial(self._bucket.list_page, prefix, after=after, token=token, delimiter=delimiter, most=most)
         try:
             page = await self._pacer.ask("list", ask, attempts=LIST_ATTEMPTS)
         finally:

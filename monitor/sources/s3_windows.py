@@ -25,6 +25,9 @@ LEAST_KEPT = 50
 MOST_KEPT = 2_000
 STEPS_AHEAD = 50
 MOST_RANGES = 4
+SPANS_A_STEP = 3
+MOST_FOREIGN_KEYS = 1_500
+"""Where more keys of longer steps than this lie among a range's own, its steps are listed one by one."""
 NO_STEP = -1
 LAST = "\U0010ffff"
 """Sorts behind all names."""
@@ -65,6 +68,7 @@ class ModeWindow:
         self._recent: dict[str, tuple[int, float]] = {}
         self._before: list[StepRange] = []
         self._stepless = False
+        self._highest = NO_STEP
 
     def is_news(self, span: Span) -> bool:
         """Tell whether a span that was listed was never seen, as far as this window knows."""
@@ -72,11 +76,13 @@ class ModeWindow:
 
     def note(self, span: Span, now: float) -> None:
         """Remember a span."""
+        step = NO_STEP if span.start.step is None else span.start.step
+        self._highest = max(self._highest, step)
         if span.start.time_us < self.since:
             return
         self.news = now
-        self._recent[span.name] = (NO_STEP if span.start.step is None else span.start.step, span.start.time_us)
-        self._stepless |= span.start.step is None
+        self._recent[span.name] = (step, span.start.time_us)
+        self._stepless |= step == NO_STEP
         if len(self._recent) >= 2 * MOST_KEPT:
             self._forget_old()
 
@@ -91,8 +97,14 @@ class ModeWindow:
         if expected is not None and expected >= 0 and not any(one.low <= expected <= one.high for one in ranges):
             ranges.append(StepRange(expected, expected, STEPS_AHEAD))
         for one in ranges:
-            scans.extend(scans_of(self.prefix, one))
+            crowded = foreign_steps(one, self._highest) * SPANS_A_STEP > MOST_FOREIGN_KEYS
+            scans.extend(step_scans(self.prefix, one) if crowded else scans_of(self.prefix, one))
         return scans
+
+    @property
+    def first_page_keys(self) -> int:
+        """How many keys to ask for at first: about what a look at the known spans and some new ones takes."""
+        return 2 * min(len(self._recent), MOST_KEPT) + 150
 
     def knows(self, name: str) -> bool:
         """Tell whether a span is among the remembered ones."""
@@ -121,16 +133,18 @@ class ModeWindow:
             if last is None or step < last.high:
                 runs.append(StepRange(step, step, STEPS_AHEAD))
             else:
-                runs[-1] = StepRange(last.low, step, max(last.ahead, 2 * (step - last.high)))
+                runs[-1] = StepRange(last.low, step, max(last.ahead, STEPS_AHEAD + 2 * (step - last.high)))
         return merged(runs[-MOST_RANGES:])
 
     def dump(self) -> list[object]:
         """Return what is needed to go on after a restart."""
-        return [self.since if math.isfinite(self.since) else None, self._stepless, self.ranges()]
+        since = self.since if math.isfinite(self.since) else None
+        return [since, self._stepless, self._highest, self.ranges()]
 
     def load(self, saved: Sequence[object]) -> None:
         """Take what `dump` returned; what the ranges hold is news once more, and known to whoever it is given to."""
-        since, stepless, ranges = saved
+        since, stepless, highest, ranges = saved
+        self._highest = int(str(highest))
         self.since = since if isinstance(since, (int, float)) else -math.inf
         self._before = [StepRange(*map(int, one)) for one in ranges]  # type: ignore[attr-defined]
         self._stepless = bool(stepless)
@@ -247,6 +261,23 @@ def scans_of(prefix: str, steps: StepRange) -> Iterator[Scan]:
         last = min(furthest, 10**digits - 1)
         # A dash follows the step, then come longer steps: "." lies between the two.
         yield Scan(prefix, f"{prefix}{first}", f"{prefix}{last}.")
+
+
+def step_scans(prefix: str, steps: StepRange) -> Iterator[Scan]:
+    """Say what to list where the steps of a range lie far apart among those of a run before: the next ones alone."""
+    stride = max(1, (steps.ahead - STEPS_AHEAD) // 2)
+    for step in dict.fromkeys((steps.high, steps.high + 1, steps.high + stride, max(steps.high - 1, steps.low))):
+        yield Scan(f"{prefix}{step}-", f"{prefix}{step}-", f"{prefix}{step}-{LAST}")
+
+
+def foreign_steps(steps: StepRange, highest: int) -> int:
+    """Return how many steps with more digits, up to the highest one, may lie among those of a range."""
+    digits = len(str(steps.high))
+    last = min(steps.high + steps.ahead, 10**digits - 1)
+    count = 0
+    for more in range(1, len(str(highest)) - digits + 1):
+        count += max(0, min(highest, (last + 1) * 10**more - 1) - steps.low * 10**more + 1)
+    return count
 
 
 def merged(ranges: Sequence[StepRange]) -> list[StepRange]:
