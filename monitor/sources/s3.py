@@ -158,6 +158,13 @@ class S3Source:
             events_active=False,
             listings=self._finder.listings,
             listing_seconds=self._finder.listing_seconds,
+            requests=self._pacer.counts(),
+            requests_at_once=self._pacer.room,
+            trouble=self._pacer.pausing,
+            bytes_read=self._bytes,
+            keys_seen=self._finder.keys_seen,
+            lag_seconds=self._finder.lag_seconds,
+            full_pass_pages=self._finder.passes,
         )
 
     # -- finding ---------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import botocore.exceptions
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore import UNSIGNED
+from botocore.parsers import ResponseParserError
 
 from monitor.errors import ConfigError, ReadError, RequestFailed
 from monitor.reading import FileData, Version
@@ -196,7 +197,7 @@ async def translated(what: str, ask: Callable[[], Awaitable[AnswerT]]) -> Answer
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         told = f"{found.get('Code', status)}: {found.get('Message', 'no message')}"
         raise RequestFailed(f"cannot {what}: {told}", kind=kind_of_code(str(found.get("Code")), status)) from error
-    except (TimeoutError, botocore.exceptions.BotoCoreError, aiohttp.ClientError, OSError) as error:
+    except (botocore.exceptions.BotoCoreError, ResponseParserError, aiohttp.ClientError, OSError) as error:
         raise RequestFailed(f"cannot {what}: {error or type(error).__name__}", kind=kind_of_error(error)) from error
 
 
@@ -219,7 +220,7 @@ def kind_of_error(error: Exception) -> str:
             return "broken_body"
         case botocore.exceptions.ResponseStreamingError() | aiohttp.ClientPayloadError():
             return "broken_body"
-        case botocore.exceptions.ResponseParserError():
+        case ResponseParserError():
             return "server"
         case botocore.exceptions.HTTPClientError() | aiohttp.ClientError() | OSError():
             return "connection"

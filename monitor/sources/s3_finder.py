@@ -51,6 +51,7 @@ class Finder:
 
     Attributes:
         listings, listing_seconds: requests, and the time they took, waiting included.
+        lag_seconds: age of the newest object among the last that a window showed as new.
         keys_seen: keys that were listed; spans_seen: spans handed over as new.
         changed: rises when there is something new to keep of `dump`.
     """
@@ -66,7 +67,7 @@ class Finder:
         self._accept: Accept | None = None
         self.sorter = Sorter(url.bucket)
         self.listings = self.keys_seen = self.spans_seen = self.changed = 0
-        self.listing_seconds = 0.0
+        self.listing_seconds = self.lag_seconds = 0.0
 
     @property
     def folders(self) -> int:
@@ -206,6 +207,10 @@ class Finder:
             covered.add(after, page.objects[-1].key if page.token else f"{scan.prefix}{LAST}")
             news = [ref for ref in refs if node.is_news(ref.span)]
             await self._hand_over(news)
+            if news:
+                paths = {self.sorter.key_of(ref) for ref in news}
+                newest = max(found.modified for found in page.objects if found.key in paths)
+                self.lag_seconds = max(0.0, wall_clock() - newest)
             idle = 0 if news else idle + 1
         window.confirm(covered.stretches, listed)
 

@@ -100,6 +100,7 @@ class Endpoint:
             fault = self.judge(operation, key or request.query.get("prefix", "")) or Fault()
             if fault.reset and request.transport is not None:
                 request.transport.abort()
+                raise ConnectionResetError("as told by a test")
             if fault.code:
                 return error(fault.code, fault.status)
             if operation == "list":
