@@ -42,6 +42,7 @@ class SourceStatistics:
         requests: sent over the network, by operation and then by result ("ok" or the class of the failure).
         requests_at_once: how many may be under way now. trouble: class of the failures since the last success, or "".
         bytes_read: of data files. keys_seen: keys that listings told. lag_seconds: age of the newest file when found.
+        cursors_kept: how often it was kept how far the source came.
         full_pass_pages: listed by the full pass so far, and by the whole one before.
     """
 
@@ -63,6 +64,7 @@ class SourceStatistics:
     bytes_read: int = 0
     keys_seen: int = 0
     lag_seconds: float = 0.0
+    cursors_kept: int = 0
     full_pass_pages: tuple[int, int] = (0, 0)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from time import perf_counter
 
 import anyio
@@ -66,7 +67,7 @@ class S3Source:
         self._wake = anyio.Event()
         self._ended = False
         self._available = True
-        self._polls = self._bytes = 0
+        self._polls = self._bytes = self._cursors_kept = 0
         self._last_poll_seconds = 0.0
 
     @property
@@ -164,6 +165,7 @@ class S3Source:
             bytes_read=self._bytes,
             keys_seen=self._finder.keys_seen,
             lag_seconds=self._finder.lag_seconds,
+            cursors_kept=self._cursors_kept,
             full_pass_pages=self._finder.passes,
         )
 
@@ -206,6 +208,7 @@ class S3Source:
             if self._finder.changed != kept:
                 kept = self._finder.changed
                 await cursors.keep(self._finder.dump())
+                self._cursors_kept += 1
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -224,9 +227,13 @@ class S3Source:
     async def _look_at_one(self, ref: FileRef) -> Version | None:
         key = self._finder.sorter.key_of(ref)
         try:
-            return await self._pacer.ask("head", lambda: self._bucket.look(key), attempts=READ_ATTEMPTS, patient=True)
+            ask = partial(self._bucket.look, key)
+            version = await self._pacer.ask("head", ask, attempts=READ_ATTEMPTS, patient=True)
         except RequestFailed:
             return ()
+        if version is None:
+            self._finder.forget(ref)  # ingest may forget it too, so it must be named again if it comes back
+        return version
 
 
 def release(waiting: list[anyio.Event]) -> None:

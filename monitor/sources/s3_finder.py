@@ -101,6 +101,10 @@ class Finder:
         await self._go_on_with_pass()
         self._fresh = False
 
+    def forget(self, ref: FileRef) -> None:
+        """Take a span that is gone for one that was never seen."""
+        self._node(folder_of(ref)).forget(ref.span)
+
     def dump(self) -> str:
         """Return all cursors as text."""
         nodes = {prefix: node.dump() for prefix, node in self._nodes.items()}

@@ -110,6 +110,10 @@ class ModeWindow:
         """Tell whether a span is among the remembered ones."""
         return name in self._recent
 
+    def forget(self, name: str) -> None:
+        """Take a span for one that was never seen."""
+        self._recent.pop(name, None)
+
     def confirm(self, covered: Iterable[tuple[str, str]], listed: Set[str]) -> None:
         """Forget spans that should have been listed and were not: they are gone, and new if they come back."""
         parts = list(covered)
@@ -215,6 +219,12 @@ class NodeWindows:
         """Tell whether a span is among the remembered ones."""
         window = self.modes.get(mode_of(span))
         return window is not None and window.knows(span.name)
+
+    def forget(self, span: Span) -> None:
+        """Take a span for one that was never seen."""
+        window = self.modes.get(mode_of(span))
+        if window is not None:
+            window.forget(span.name)
 
     def note(self, span: Span, now: float) -> None:
         """Remember a span, and where the next one will start."""

@@ -41,7 +41,8 @@ class Memory:
 class Run:
     """One node's training run: three spans a step, one after the other, as the Keras hook writes them."""
 
-    def __init__(self, node: str = "0-a", *, first_us: float = 1.7e15) -> None:
+    def __init__(self, node: str = "0-a", *, first_us: float = 1.7e15, step_us: float = STEP_US) -> None:
+        self.step_us = step_us
         self.node = node
         self.at = first_us
         self.step = 0
@@ -69,7 +70,7 @@ class Run:
         return keys
 
     def _span(self, start: str, end: str) -> str:
-        begun, self.at = self.at, self.at + STEP_US / 3
+        begun, self.at = self.at, self.at + self.step_us / 3
         return f"{BASE}/{self.node}/{start}-{begun}_{end}-{self.at}/python_stats"
 
 
