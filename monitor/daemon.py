@@ -207,10 +207,10 @@ class Daemon:
 
     def _build_round(self, pool: DecodePool, clients: Clients) -> Round:
         settings = self.settings
-        bookmarks = Bookmarks(self.store, lambda: ingest.settled())
+        bookmarks = Bookmarks(self.store)
         sources = [
-            build_source(source, clients, cursors=bookmarks.of(f"{source.job}:{source.path}"))
-            for source in settings.source
+            build_source(source, clients, cursors=bookmarks.of(number, f"{source.job}:{source.path}"))
+            for number, source in enumerate(settings.source)
         ]
         self.budgets.limit = settings.metrics_functions_per_phase
         upkeep = Upkeep(
@@ -242,6 +242,7 @@ class Daemon:
             recheck_seconds=settings.ingest_recheck_seconds,
             workers=settings.ingest_workers,
         )
+        bookmarks.attach(settled=ingest.settled, is_stored=ingest.is_stored)
         page = MetricsPage(
             index=self.index,
             budgets=self.budgets,

@@ -176,6 +176,10 @@ class Ingest:
             await self._backlog.drained()
             waiting &= self._in_hand
 
+    def is_stored(self, source: int, ref: FileRef) -> bool:
+        """Tell whether a span of a source is stored."""
+        return ref.key.span in self._place(source, ref.key).names
+
     @property
     def stored_mark(self) -> CatalogMark:
         """How much of the catalogue is durable."""

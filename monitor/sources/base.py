@@ -42,6 +42,7 @@ class SourceStatistics:
         requests: sent over the network, by operation and then by result ("ok" or the class of the failure).
         requests_at_once: how many may be under way now. trouble: class of the failures since the last success, or "".
         bytes_read: of data files. keys_seen: keys that listings told. lag_seconds: age of the newest file when found.
+        messages_set_aside: of a queue, that meant nothing or came back too often.
         cursors_kept: how often it was kept how far the source came.
         full_pass_pages: listed by the full pass so far, and by the whole one before.
     """
@@ -64,6 +65,7 @@ class SourceStatistics:
     bytes_read: int = 0
     keys_seen: int = 0
     lag_seconds: float = 0.0
+    messages_set_aside: int = 0
     cursors_kept: int = 0
     full_pass_pages: tuple[int, int] = (0, 0)
 
@@ -73,13 +75,19 @@ Accept: TypeAlias = Callable[[Sequence[FileRef]], Awaitable[None]]
 
 
 class Cursors(Protocol):
-    """Where a source keeps how far it has come."""
+    """Where a source keeps how far it has come, and learns what has become of what it found."""
 
     async def load(self) -> str | None:
         """Return what was kept last."""
 
     async def keep(self, text: str) -> None:
         """Keep this, once all that was handed over before is stored."""
+
+    async def settled(self) -> None:
+        """Wait until all that was handed over before is stored, or known not to be ready."""
+
+    def is_stored(self, ref: FileRef) -> bool:
+        """Tell whether a span is stored."""
 
 
 class Source(Protocol):

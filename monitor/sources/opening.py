@@ -21,7 +21,7 @@ class Clients:
 
     def __init__(self, stack: AsyncExitStack) -> None:
         self._stack = stack
-        self._open: dict[S3Settings, S3Client] = {}
+        self._open: dict[tuple[S3Settings, str], S3Client] = {}
 
     async def prepare(self, settings: Settings) -> None:
         """Open what is missing for the sources of some settings; nothing where no source is in S3.
@@ -29,16 +29,17 @@ class Clients:
         Raises:
             ConfigError: a profile or an endpoint cannot be used.
         """
-        ways = dict.fromkeys(source.s3 for source in settings.source if source.type == "s3")
+        ways = dict.fromkeys((source.s3, "s3") for source in settings.source if source.type == "s3")
+        ways |= dict.fromkeys((source.s3, "sqs") for source in settings.source if source.sqs)
         if ways.keys() - self._open.keys():
             from monitor.sources.s3_client import open_s3_client  # half a second: only who watches a bucket pays
 
             for way in ways.keys() - self._open.keys():
-                self._open[way] = await self._stack.enter_async_context(open_s3_client(way))
+                self._open[way] = await self._stack.enter_async_context(open_s3_client(*way))
 
-    def of(self, way: S3Settings) -> S3Client:
+    def of(self, way: S3Settings, service: str = "s3") -> S3Client:
         """Return the client for a way that was prepared."""
-        return self._open[way]
+        return self._open[way, service]
 
 
 @asynccontextmanager
@@ -58,6 +59,7 @@ def build_source(source: SourceSettings, clients: Clients, *, cursors: Cursors |
     """Make a source that does not run yet."""
     if source.type == "s3":
         from monitor.sources.s3 import S3Source
+        from monitor.sources.s3_client import Queue
 
         return S3Source(
             clients.of(source.s3),
@@ -67,6 +69,7 @@ def build_source(source: SourceSettings, clients: Clients, *, cursors: Cursors |
             full_scan_seconds=source.full_scan_seconds,
             requester_pays=source.requester_pays,
             cursors=cursors,
+            queue=Queue(clients.of(source.s3, "sqs"), source.sqs) if source.sqs else None,
         )
     return LocalSource(
         Path(source.path),

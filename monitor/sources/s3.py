@@ -19,8 +19,9 @@ from monitor.reading import FileData, Version
 from monitor.s3_url import S3Url, parse_s3_url
 from monitor.sources.base import Accept, Cursors, FileRef, Readable, SourceStatistics
 from monitor.sources.pacing import Pacer
-from monitor.sources.s3_client import Bucket, S3Client, open_s3_client
+from monitor.sources.s3_client import Bucket, Queue, S3Client, open_s3_client
 from monitor.sources.s3_finder import Finder
+from monitor.sources.s3_queue import QueueReader
 
 __all__ = ["S3Source", "open_s3_client", "parse_s3_url"]
 
@@ -41,6 +42,7 @@ class S3Source:
         poll_interval_seconds: between two looks for what is new; full_scan_seconds: between two passes over all keys.
         most_requests: at the same time, when the store bears it.
         cursors: where to keep how far it came, so that a restart need not list the history again.
+        queue: tells of new objects; needs cursors, which tell what is stored.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class S3Source:
         requester_pays: bool = False,
         most_requests: int = 32,
         cursors: Cursors | None = None,
+        queue: Queue | None = None,
     ) -> None:
         self._bucket = Bucket(client, url.bucket, requester_pays=requester_pays)
         self._url = url
@@ -63,6 +66,10 @@ class S3Source:
         self._readers = most_requests
         self._finder = Finder(self._bucket, self._pacer, url, every_seconds=full_scan_seconds)
         self._cursors = cursors
+        self._queue: QueueReader | None = None
+        if queue is not None and cursors is not None:
+            # A pacer of its own: a receiver waits ten seconds for messages, and would take room from readers.
+            self._queue = QueueReader(queue, Pacer(most=16), cursors, self._finder.take_keys)
         self._asked: list[anyio.Event] = []
         self._wake = anyio.Event()
         self._ended = False
@@ -89,6 +96,8 @@ class S3Source:
                 if self._cursors is not None:
                     await self._load(self._cursors)
                     group.start_soon(self._keep_cursors, self._cursors)
+                if self._queue is not None:
+                    group.start_soon(self._queue.run)
                 await self._look(everything=True)
                 task_status.started()
                 while True:
@@ -155,11 +164,12 @@ class S3Source:
             ignored_names=self._finder.sorter.ignored_names,
             refused_links=0,
             unreadable_folders=self._finder.folders,
-            events=0,
-            events_active=False,
+            events=self._queue.events if self._queue else 0,
+            events_active=self._queue is not None and self._queue.active,
             listings=self._finder.listings,
             listing_seconds=self._finder.listing_seconds,
-            requests=self._pacer.counts(),
+            requests=self._pacer.counts() | (self._queue.counts() if self._queue else {}),
+            messages_set_aside=self._queue.set_aside if self._queue else 0,
             requests_at_once=self._pacer.room,
             trouble=self._pacer.pausing,
             bytes_read=self._bytes,

@@ -7,10 +7,10 @@ refusal.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, NewType, TypeVar
+from typing import Any, NamedTuple, NewType, TypeVar
 
 import aiohttp
 import anyio
@@ -144,9 +144,67 @@ class Bucket:
         return version_of(answer)
 
 
+class Message(NamedTuple):
+    """One message of a queue; `received` says how often it came, `receipt` is good for this time."""
+
+    number: str
+    receipt: str
+    body: str
+    received: int
+
+
+class Queue:
+    """One queue of SQS, asked once for each call."""
+
+    def __init__(self, client: S3Client, url: str) -> None:
+        self.url = url
+        self._client: Any = client
+
+    async def receive(self) -> list[Message]:
+        """Wait for messages, up to 10 s and up to 10 of them.
+
+        Raises:
+            RequestFailed: the queue cannot be asked.
+        """
+        answer = await translated(
+            f"receive from {self.url}",
+            lambda: self._client.receive_message(
+                QueueUrl=self.url,
+                MaxNumberOfMessages=10,
+                WaitTimeSeconds=10,
+                AttributeNames=["ApproximateReceiveCount"],
+            ),
+        )
+        return [
+            Message(
+                number=found["MessageId"],
+                receipt=found["ReceiptHandle"],
+                body=found["Body"],
+                received=int(found.get("Attributes", {}).get("ApproximateReceiveCount", 1)),
+            )
+            for found in answer.get("Messages", ())
+        ]
+
+    async def delete(self, receipts: Sequence[str]) -> None:
+        """Delete up to 10 messages; one that stays comes back and is deleted then."""
+        entries = [{"Id": str(place), "ReceiptHandle": receipt} for place, receipt in enumerate(receipts)]
+        await translated(
+            f"delete from {self.url}", lambda: self._client.delete_message_batch(QueueUrl=self.url, Entries=entries)
+        )
+
+    async def hide(self, receipt: str, seconds: int) -> None:
+        """Keep a message from coming back for a while."""
+        await translated(
+            f"hide a message of {self.url}",
+            lambda: self._client.change_message_visibility(
+                QueueUrl=self.url, ReceiptHandle=receipt, VisibilityTimeout=seconds
+            ),
+        )
+
+
 @asynccontextmanager
-async def open_s3_client(settings: S3Settings) -> AsyncIterator[S3Client]:
-    """Open a client; credentials come from the standard chain, which renews them as well.
+async def open_s3_client(settings: S3Settings, service: str = "s3") -> AsyncIterator[S3Client]:
+    """Open a client of S3, or of SQS ("sqs"); credentials come from the standard chain, which renews them as well.
 
     Raises:
         ConfigError: the profile or the endpoint cannot be used.
@@ -162,16 +220,18 @@ async def open_s3_client(settings: S3Settings) -> AsyncIterator[S3Client]:
         user_agent_extra="phasewatch",
     )
     try:
-        await anyio.to_thread.run_sync(load_models, session)
+        await anyio.to_thread.run_sync(load_models, session, service)
         opening = session.create_client(
-            "s3",
+            service,
             region_name=settings.region or None,
             endpoint_url=settings.endpoint or None,
             config=config,
         )
         client = await opening.__aenter__()
     except (botocore.exceptions.BotoCoreError, ValueError) as error:
-        raise ConfigError(f"cannot open an S3 client: {error}; check the source's profile and endpoint") from error
+        raise ConfigError(
+            f"cannot open a client of {service}: {error}; check the source's profile and endpoint"
+        ) from error
     try:
         yield S3Client(client)
     finally:
@@ -179,11 +239,11 @@ async def open_s3_client(settings: S3Settings) -> AsyncIterator[S3Client]:
             await opening.__aexit__(None, None, None)
 
 
-def load_models(session: AioSession) -> None:
+def load_models(session: AioSession, service: str) -> None:
     """Read the client's description from disk, which takes long: in a thread, before the loop needs it."""
     loader = session.get_component("data_loader")
     for name in ("service-2", "endpoint-rule-set-1"):
-        loader.load_service_model("s3", name)
+        loader.load_service_model(service, name)
     for name in ("endpoints", "partitions", "sdk-default-configuration"):
         loader.load_data(name)
 

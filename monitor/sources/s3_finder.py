@@ -20,6 +20,7 @@ from monitor.s3_url import S3Url
 from monitor.sources.base import Accept, FileRef
 from monitor.sources.pacing import Pacer
 from monitor.sources.s3_client import MOST_KEYS, Bucket
+from monitor.sources.s3_events import Created
 from monitor.sources.s3_listing import ListedObject, ListPage, Sorter
 from monitor.sources.s3_pass import FullPass
 from monitor.sources.s3_tree import Tree
@@ -100,6 +101,17 @@ class Finder:
             await self._look_at_windows(everything=everything)
         await self._go_on_with_pass()
         self._fresh = False
+
+    async def take_keys(self, created: Sequence[Created]) -> list[FileRef]:
+        """Hand over the spans among some objects that somebody else told of; returns those of this prefix."""
+        mine = [
+            ListedObject(key, 0, 0.0)
+            for bucket, key in created
+            if bucket == self._bucket.name and key.startswith(self._tree.root)
+        ]
+        refs = self.sorter.refs_of(mine)
+        await self._hand_over(refs)
+        return refs
 
     def forget(self, ref: FileRef) -> None:
         """Take a span that is gone for one that was never seen."""

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from monitor.s3_url import S3Url
-from monitor.sources.base import Cursors
+from monitor.sources.base import Cursors, FileRef
 from monitor.sources.s3 import S3Source
 from monitor.sources.s3_client import open_s3_client
 from tests.sources.conformance import Collector, running
@@ -36,6 +36,13 @@ class Memory:
     async def keep(self, text: str) -> None:
         """Keep it."""
         self.text = text
+
+    async def settled(self) -> None:
+        """Return at once."""
+
+    def is_stored(self, ref: FileRef) -> bool:
+        """Say that it is."""
+        return True
 
 
 class Run:
