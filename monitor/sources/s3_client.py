@@ -6,6 +6,7 @@ refusal.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -97,7 +98,12 @@ class Bucket:
         words |= {"Delimiter": delimiter} if delimiter else {}
         answer = await translated(f"list s3://{self.name}/{prefix}", lambda: self._client.list_objects_v2(**words))
         objects = [
-            ListedObject(found["Key"], int(found["Size"]), seconds_of(found.get("LastModified")))
+            ListedObject(
+                found["Key"],
+                int(found["Size"]),
+                seconds_of(found.get("LastModified")),
+                str(found.get("ETag", "")).strip('"'),
+            )
             for found in answer.get("Contents", ())
         ]
         folders = [found["Prefix"] for found in answer.get("CommonPrefixes", ())]
@@ -127,6 +133,29 @@ class Bucket:
             raise RequestFailed(f"cannot {what}: the answer stalled", kind="timeout")
         verify(what, data, answer)
         return FileData(data, version_of(answer))
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Upload one object, and make sure that the store holds the same bytes.
+
+        Raises:
+            RequestFailed: it does not, or it is not known.
+        """
+        what = f"write s3://{self.name}/{key}"
+        digest = hashlib.md5(data, usedforsecurity=False)
+        answer = await translated(
+            what,
+            lambda: self._client.put_object(
+                Bucket=self.name,
+                Key=key,
+                Body=data,
+                ContentMD5=base64.b64encode(digest.digest()).decode(),
+                **self._more,
+            ),
+        )
+        etag = str(answer.get("ETag", "")).strip('"')
+        encrypted = "kms" in str(answer.get("ServerSideEncryption", ""))
+        if len(etag) == 32 and not encrypted and etag != digest.hexdigest():
+            raise RequestFailed(f"cannot {what}: the store holds other bytes (ETag {etag})", kind="broken_body")
 
     async def look(self, key: str) -> Version | None:
         """Return an object's version without reading it, or None where there is none.
@@ -215,6 +244,7 @@ async def open_s3_client(settings: S3Settings, service: str = "s3") -> AsyncIter
         read_timeout=READ_TIMEOUT_SECONDS,
         max_pool_connections=MOST_CONNECTIONS,
         retries={"total_max_attempts": 1},
+        request_checksum_calculation="when_required",  # uploads carry their MD5, which every store knows
         signature_version=UNSIGNED if settings.anonymous else None,
         s3={"addressing_style": "path" if settings.path_style else "auto"},
         user_agent_extra="phasewatch",

@@ -106,6 +106,8 @@ class Endpoint:
             if operation == "list":
                 return self._list(request)
             if operation == "put":
+                if request.headers.get("Expect") and request.transport is not None:
+                    request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                 data = await request.read()
                 self.put(key, data)
                 return web.Response(headers={"ETag": etag(data)})
@@ -146,7 +148,7 @@ class Endpoint:
         token = f"<NextContinuationToken>{quote(more)}</NextContinuationToken>" if more else ""
         contents = "".join(
             f"<Contents><Key>{quote(key)}</Key><LastModified>2023-11-14T22:13:20.000Z</LastModified>"
-            f"<ETag>&quot;{'0' * 32}&quot;</ETag><Size>{len(self.objects[key])}</Size></Contents>"
+            f"<ETag>{escape(etag(self.objects[key]))}</ETag><Size>{len(self.objects[key])}</Size></Contents>"
             for key in found
         )
         shown = "".join(f"<CommonPrefixes><Prefix>{quote(folder)}</Prefix></CommonPrefixes>" for folder in folders)
