@@ -64,6 +64,7 @@ class Finder:
         self._nodes: dict[str, NodeWindows] = {}
         self._pass = FullPass(every_seconds=every_seconds)
         self._looked: dict[Task | str, float] = {}
+        self._untaken: dict[str, None] = {}
         self._fresh = True
         self._accept: Accept | None = None
         self.sorter = Sorter(url.bucket)
@@ -96,9 +97,10 @@ class Finder:
         everything = everything or self._fresh
         new_nodes = await self._explore(everything=everything)
         if self._pass.completed:
-            for prefix in new_nodes:
-                await self._take_all(prefix)
+            self._untaken.update(dict.fromkeys(new_nodes))
+            await self._take_untaken()
             await self._look_at_windows(everything=everything)
+            await self._take_untaken()
         await self._go_on_with_pass()
         self._fresh = False
 
@@ -120,13 +122,14 @@ class Finder:
     def dump(self) -> str:
         """Return all cursors as text."""
         nodes = {prefix: node.dump() for prefix, node in self._nodes.items()}
-        return json.dumps([STATE_VERSION, self._tree.root, self._pass.dump(), nodes])
+        return json.dumps([STATE_VERSION, self._tree.root, self._pass.dump(), nodes, list(self._untaken)])
 
     def load(self, text: str) -> None:
         """Take the cursors of a run before; those of another version or prefix are of no use, and are passed over."""
-        version, root, full, nodes = json.loads(text)
+        version, root, full, nodes, untaken = json.loads(text)
         if version != STATE_VERSION or root != self._tree.root:
             return
+        self._untaken.update(dict.fromkeys(untaken))
         self._pass.load(full)
         for prefix, saved in nodes.items():
             self._node(prefix).load(saved)
@@ -183,7 +186,8 @@ class Finder:
             for mode, window in node.modes.items():
                 busy = now - window.news < NEWS_SECONDS or (awaited and node.is_next(mode))
                 (hot if busy else cold).append(Task(prefix, mode))
-            (hot if awaited and node.next_is_unknown else cold).append(Task(prefix, ""))
+            unknown = not node.modes or (awaited and node.next_is_unknown)
+            (hot if unknown else cold).append(Task(prefix, ""))
         if everything:
             return hot + cold
         cold.sort(key=lambda task: self._looked.get(task, float("-inf")))
@@ -199,7 +203,7 @@ class Finder:
         for prefix in page.folders:
             mode = prefix.removeprefix(task.node).removesuffix("-")
             if mode.isalpha() and mode not in node.modes:
-                await self._take_all(prefix)
+                self._untaken[prefix] = None
 
     async def _scan(self, task: Task) -> None:
         """List the windows of one mode, until there is no more to expect."""
@@ -231,6 +235,15 @@ class Finder:
         window.confirm(covered.stretches, listed)
 
     # -- whole prefixes --------------------------------------------------------------------------------------------
+
+    async def _take_untaken(self) -> None:
+        """List everything below prefixes that are new; one that fails stays for the next look."""
+        for prefix in list(self._untaken):
+            await self._take_all(prefix)
+            if prefix in self._tree.folders:
+                self._node(prefix)  # also where it holds no span yet
+            del self._untaken[prefix]
+            self.changed += 1
 
     async def _take_all(self, prefix: str) -> None:
         """List everything below a prefix."""

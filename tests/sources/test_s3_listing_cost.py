@@ -211,6 +211,35 @@ async def test_new_nodes_and_frameworks_are_found_at_once() -> None:
             assert sorted((await poll(source, collector, endpoint))[0]) == sorted(other)
 
 
+async def test_a_new_node_whose_listing_fails_midway_is_taken_whole_at_the_next_look() -> None:
+    async with open_endpoint() as endpoint:
+        first, second = Run("0-a"), Run("1-b")
+        put(endpoint, [first.begin(), *first.spans(20)])
+        async with followed(endpoint) as (source, collector):
+            new = second.spans(1_000)
+            put(endpoint, new)
+            sent = endpoint.requests["list"]
+            endpoint.judge = lambda operation, key: SLOW_DOWN if endpoint.requests["list"] > sent + 5 else None
+            some = (await poll(source, collector, endpoint))[0]
+            assert not source.statistics().available
+            assert len(some) < len(new)
+            endpoint.judge = lambda operation, key: None
+            rest = (await poll(source, collector, endpoint))[0]
+            assert set(some) | set(rest) == set(new)
+
+
+async def test_a_node_that_holds_no_span_at_first_is_followed() -> None:
+    async with open_endpoint() as endpoint:
+        first, second = Run("0-a"), Run("1-b")
+        put(endpoint, [first.begin(), *first.spans(20)])
+        async with followed(endpoint) as (source, collector):
+            put(endpoint, [f"{BASE}/1-b/"])  # as tools leave it that make folders
+            assert (await poll(source, collector, endpoint))[0] == []
+            new = second.spans(2)
+            put(endpoint, new)
+            assert sorted((await poll(source, collector, endpoint))[0]) == sorted(new)
+
+
 async def test_the_older_layout_is_followed_by_time() -> None:
     async with open_endpoint() as endpoint:
         names = [f"{1.5e15 + step * 1e6!r}_{1.5e15 + step * 1e6 + 5e5!r}_{step % 2}-a_{step}" for step in range(3_000)]
