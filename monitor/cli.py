@@ -23,7 +23,8 @@ from monitor.api.parameters import FORMATS
 from monitor.config import check_config, default_socket, default_state_dir, load_settings
 from monitor.errors import ConfigError, MonitorError, QueryError, SourceUnavailable, StoreError
 from monitor.logs import configure_logging
-from monitor.settings import Settings
+from monitor.s3_url import parse_s3_url
+from monitor.settings import S3Settings, Settings
 
 EXIT_REFUSED = 1
 EXIT_CONFIG = 2
@@ -185,6 +186,43 @@ def trigger(path: Path | None, **words: Any) -> None:
 
     if not run_trigger(path, words.pop("socket") or find_socket(), **words):
         sys.exit(EXIT_REFUSED)
+
+
+@main.command()
+@click.argument("path", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("target")
+@click.option("--once", is_flag=True, help="End when everything is uploaded.")
+@click.option("--delete", is_flag=True, help="Delete files here once the bucket holds the same bytes.")
+@click.option("--bytes-per-second", type=click.FloatRange(1), help="Upload at most so fast.")
+@click.option("--region", default="", help="Region of the bucket.")
+@click.option("--profile", default="", help="Profile of the AWS configuration.")
+@click.option("--endpoint", default="", help="URL of an S3-compatible store.")
+@click.option("--path-style", is_flag=True, help="Put the bucket into the path of URLs.")
+def ship(path: Path, target: str, once: bool, delete: bool, bytes_per_second: float | None, **way: Any) -> None:
+    """Upload the finished spans below PATH to TARGET, s3://bucket/prefix, in the same layout.
+
+    What the bucket holds already is passed over, so it may be stopped and started at any time.
+
+    \b
+    Examples:
+      phasewatch ship /opt/ml/output/profiler s3://my-bucket/resnet50/profiler-output
+      phasewatch ship profiles s3://my-bucket/job --once --delete
+    """
+    from monitor.shipping import Shipper, ship_folder
+    from monitor.sources.s3_client import Bucket, open_s3_client
+
+    url = parse_s3_url(target)
+    configure_logging("info", "auto")
+
+    async def upload() -> None:
+        async with open_s3_client(S3Settings(**way)) as client:
+            bucket = Bucket(client, url.bucket)
+            shipper = Shipper(path, bucket, url, delete=delete, bytes_a_second=bytes_per_second)
+            await ship_folder(shipper, once=once, signals=(signal.SIGTERM, signal.SIGINT))
+            done = shipper.statistics()
+            click.echo(f"uploaded {done.uploaded} files, {done.held} were there, deleted {done.deleted} here", err=True)
+
+    anyio.run(upload)
 
 
 @main.group()

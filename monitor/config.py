@@ -19,7 +19,15 @@ from typing import Any
 from monitor.errors import ConfigError
 from monitor.logs import LEVELS
 from monitor.s3_url import parse_s3_url
-from monitor.settings import BUCKET_DEFAULTS, SETTINGS, SOURCE_SETTINGS, Setting, Settings, SourceSettings
+from monitor.settings import (
+    BUCKET_DEFAULTS,
+    QUEUE_DEFAULTS,
+    SETTINGS,
+    SOURCE_SETTINGS,
+    Setting,
+    Settings,
+    SourceSettings,
+)
 
 ENVIRONMENT_PREFIX = "PHASEWATCH_"
 NOT_OURS = ("PHASEWATCH_CAPTURE_", "PHASEWATCH_ORACLE_PYTHON", "PHASEWATCH_TRAINING_PYTHON")
@@ -208,7 +216,7 @@ def build_source(reader: Reader, said: Mapping[str, object], job: str) -> Source
     path = str(said.get("path", ""))
     values: dict[str, Any] = {key: setting.default for key, setting in SOURCE_SETTINGS.items()}
     if is_in_s3(said):
-        values |= BUCKET_DEFAULTS | {"type": "s3"}
+        values |= BUCKET_DEFAULTS | {"type": "s3"} | (QUEUE_DEFAULTS if said.get("sqs") else {})
         path = path.rstrip("/")
     else:
         path = str(expanded(reader, "source.path", path))
@@ -228,6 +236,9 @@ def check_place(reader: Reader, said: Mapping[str, object], where: str) -> None:
             parse_s3_url(path)
         except ConfigError as error:
             reader.wrong(where, str(error))
+    elif said.get("sqs"):
+        reader.wrong(where, "sqs is for buckets: a folder has no queue")
+    if path.startswith("s3://"):
         if said.get("type") == "local":
             reader.wrong(where, f'{path} is in S3: write type = "s3", or leave the type out')
 

@@ -23,6 +23,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from monitor.answers import SpanRow
 from monitor.api.server import Server, open_server
+from monitor.bookmarks import Bookmarks
 from monitor.budgets import Budgets
 from monitor.checkpoint import load_index
 from monitor.decoding import DecodePool, open_decode_pool
@@ -181,37 +182,38 @@ class Daemon:
         settings = self.settings
         async with anyio.create_task_group() as outer:
             outer.start_soon(self._follow_signals)
-            async with open_server(
-                self.queries,
-                socket=settings.daemon_socket,
-                socket_mode=int(settings.daemon_socket_mode, 8),
-                listen=settings.daemon_listen,
-                listen_api=settings.daemon_listen_api,
-                max_concurrent=settings.query_max_concurrent,
-                timeout_seconds=settings.query_timeout_seconds,
-            ) as self.server:
+            # Clients before the server, which must find a round when it opens; after it at the end.
+            async with (
+                open_clients(settings) as clients,
+                open_server(
+                    self.queries,
+                    socket=settings.daemon_socket,
+                    socket_mode=int(settings.daemon_socket_mode, 8),
+                    listen=settings.daemon_listen,
+                    listen_api=settings.daemon_listen_api,
+                    max_concurrent=settings.query_max_concurrent,
+                    timeout_seconds=settings.query_timeout_seconds,
+                ) as self.server,
+            ):
                 while not self._stop.is_set():
                     self._reload = anyio.Event()
-                    await self._run_round(task_status)
+                    await self._run_round(task_status, clients)
                     task_status = anyio.TASK_STATUS_IGNORED
                     if not self._stop.is_set():
-                        self._take_settings(reload_settings)
+                        await self._take_settings(reload_settings, clients)
             outer.cancel_scope.cancel()
 
-    async def _run_round(self, task_status: TaskStatus[None]) -> None:
+    async def _run_round(self, task_status: TaskStatus[None], clients: Clients) -> None:
         settings = self.settings
         # Each source's events hold a thread for as long as they are waited for.
         threads = anyio.to_thread.current_default_thread_limiter()
         threads.total_tokens = THREADS + 2 * len(settings.source)
-        async with (
-            open_clients(settings) as clients,
-            open_decode_pool(
-                workers=settings.ingest_workers,
-                memory_bytes=settings.ingest_worker_memory_bytes,
-                deadline_seconds=settings.ingest_file_deadline_seconds,
-                max_file_bytes=settings.ingest_max_file_bytes,
-            ) as pool,
-        ):
+        async with open_decode_pool(
+            workers=settings.ingest_workers,
+            memory_bytes=settings.ingest_worker_memory_bytes,
+            deadline_seconds=settings.ingest_file_deadline_seconds,
+            max_file_bytes=settings.ingest_max_file_bytes,
+        ) as pool:
             current = self._build_round(pool, clients)
             self._show_round(current)  # before anything is awaited: requests may come in as soon as the server is open
             await pool.warm_up()
@@ -235,7 +237,11 @@ class Daemon:
 
     def _build_round(self, pool: DecodePool, clients: Clients) -> Round:
         settings = self.settings
-        sources = [build_source(source, clients) for source in settings.source]
+        bookmarks = Bookmarks(self.store)
+        sources = [
+            build_source(source, clients, cursors=bookmarks.of(number, f"{source.job}:{source.path}"))
+            for number, source in enumerate(settings.source)
+        ]
         self.budgets.limit = settings.metrics_functions_per_phase
         upkeep = Upkeep(
             store=self.store,
@@ -248,6 +254,7 @@ class Daemon:
             ),
             wall_clock=time.time,
             choose_every_seconds=settings.metrics_refresh_seconds,
+            bookmarks=bookmarks,
         )
         ingest = Ingest(
             sources=sources,
@@ -266,6 +273,7 @@ class Daemon:
             workers=settings.ingest_workers,
             sidecars=Sidecars(self.store),
         )
+        bookmarks.attach(settled=ingest.settled, is_stored=ingest.is_stored)
         page = MetricsPage(
             index=self.index,
             budgets=self.budgets,
@@ -293,9 +301,10 @@ class Daemon:
             first = len(self.index.spans) - len(spans.name)
             self.watchers.publish([self.queries.span_row(first + place) for place in range(len(spans.name))])
 
-    def _take_settings(self, reload_settings: Callable[[], Settings]) -> None:
+    async def _take_settings(self, reload_settings: Callable[[], Settings], clients: Clients) -> None:
         try:
             settings = reload_settings()
+            await clients.prepare(settings)
         except ConfigError as error:
             logger.error("the settings stay as they were: %s", error)
             return

@@ -187,13 +187,24 @@ class Ingest:
         await self._look_again([*self._book.waiting(), *self._book.set_aside()])
         await self._backlog.drained()
 
+    async def settled(self) -> None:
+        """Wait until all that was accepted before this call is stored, or known not to be ready."""
+        waiting = set(self._in_hand)
+        while waiting:
+            await self._backlog.drained()
+            waiting &= self._in_hand
+
+    def is_stored(self, source: int, ref: FileRef) -> bool:
+        """Tell whether a span of a source is stored."""
+        return ref.key.span in self._place(source, ref.key).names
+
     @property
     def stored_mark(self) -> CatalogMark:
         """How much of the catalogue is durable."""
         return self._mark
 
     @property
-    def settled(self) -> bool:
+    def at_rest(self) -> bool:
         """Nothing is on its way, and no file is in trouble."""
         return not self._in_hand and not self._book
 

@@ -261,11 +261,20 @@ SOURCE_SETTINGS = table(
     setting("endpoint", "", "URL", web_address, "Where an S3-compatible store is. Default: AWS."),
     setting("path_style", False, "", switch, "Put the bucket into the path of URLs, as some stores need it."),
     setting("anonymous", False, "", switch, "Sign no request: for public buckets."),
+    setting(
+        "sqs",
+        "",
+        "URL",
+        web_address,
+        "Queue that gets the bucket's events; looks are 60 s apart then, unless it is said.",
+    ),
     setting("requester_pays", False, "", switch, "Agree to pay for the requests to another's bucket."),
 )
 
 BUCKET_DEFAULTS: dict[str, object] = {"poll_interval_seconds": 10.0, "full_scan_seconds": 3600.0}
 """Where a look costs money, other defaults hold."""
+QUEUE_DEFAULTS: dict[str, object] = {"poll_interval_seconds": 60.0}
+"""Where a queue tells what is new, looking is only for what the queue lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,6 +304,7 @@ class SourceSettings:
     path_style: bool = False
     anonymous: bool = False
     requester_pays: bool = False
+    sqs: str = ""
 
     @property
     def s3(self) -> S3Settings:

@@ -13,7 +13,7 @@ from monitor.index import Index
 from monitor.ingest import Ingest, Item
 from monitor.metrics import Reading
 from monitor.retry import Trouble
-from monitor.sources.base import Source
+from monitor.sources.base import Source, SourceStatistics
 from monitor.store import Store
 from monitor.watchers import Watchers
 
@@ -155,6 +155,26 @@ def source_readings(source: Source) -> Iterator[Reading]:
     yield gauge("phasewatch_source_events_active", "1 where events come in.", numbers.events_active, source=label)
     yield counter("phasewatch_source_listings", "Folders listed.", numbers.listings, source=label)
     yield counter("phasewatch_source_listing_seconds", "Time spent listing.", numbers.listing_seconds, source=label)
+    yield from request_readings(numbers, label)
+
+
+def request_readings(numbers: SourceStatistics, label: str) -> Iterator[Reading]:
+    """Return what a source that is reached over the network did; nothing for one that is not."""
+    for operation, results in numbers.requests.items():
+        for result, count in results.items():
+            yield counter(
+                "phasewatch_source_requests",
+                "Requests sent to S3 or SQS.",
+                count,
+                source=label,
+                operation=operation,
+                result=result,
+            )
+    if numbers.requests:
+        yield gauge("phasewatch_source_requests_at_once", "Most now.", numbers.requests_at_once, source=label)
+        yield counter("phasewatch_source_bytes", "Bytes of data objects read.", numbers.bytes_read, source=label)
+        yield counter("phasewatch_source_keys_seen", "Keys that listings told.", numbers.keys_seen, source=label)
+        yield gauge("phasewatch_source_lag_seconds", "Age of the newest when found.", numbers.lag_seconds, source=label)
 
 
 def query_readings(parts: Parts) -> Iterator[Reading]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import anyio
 import numpy as np
 
+from monitor.bookmarks import Bookmarks
 from monitor.budgets import Budgets
 from monitor.checkpoint import save_totals
 from monitor.errors import StoreError
@@ -39,6 +40,7 @@ class Upkeep:
     """The chores of the storing task.
 
     Args:
+        bookmarks: cursors of sources, which are written with the rest.
         wall_clock: seconds since the epoch; a span's age is counted from its end.
         choose_every_seconds: how often the choice of metric series may change.
     """
@@ -52,7 +54,9 @@ class Upkeep:
         retention: Retention,
         wall_clock: Callable[[], float],
         choose_every_seconds: float = 1.0,
+        bookmarks: Bookmarks | None = None,
     ) -> None:
+        self._bookmarks = bookmarks
         self._store = store
         self._index = index
         self._budgets = budgets
@@ -74,6 +78,8 @@ class Upkeep:
                 await self._drop_old()
             if self._index.next_number - self._checkpointed >= CHECKPOINT_EVERY_SPANS:
                 await self.checkpoint()
+            if self._bookmarks is not None:
+                await self._bookmarks.write()
         except StoreError as error:
             log_once(logger, f"upkeep:{error}", "%s; tried again later", error, level=logging.ERROR)
 

@@ -165,6 +165,12 @@ def test_a_path_in_s3_makes_an_s3_source_with_its_own_defaults(tmp_path: Path) -
     assert (folder.type, folder.path, folder.poll_interval_seconds) == ("local", "/x", 1)
 
 
+def test_with_a_queue_looks_are_rare(tmp_path: Path) -> None:
+    path = written(tmp_path, '[[source]]\npath = "s3://bucket"\nsqs = "https://sqs.eu-west-1.amazonaws.com/1/q"\n')
+    (source,) = load_settings(path, HOME).source
+    assert (source.poll_interval_seconds, source.sqs) == (60, "https://sqs.eu-west-1.amazonaws.com/1/q")
+
+
 def test_how_a_bucket_is_reached_may_be_said(tmp_path: Path) -> None:
     text = (
         '[[source]]\ntype = "s3"\npath = "s3://bucket"\nregion = "eu-west-1"\nprofile = "p"\n'
@@ -183,6 +189,7 @@ def test_how_a_bucket_is_reached_may_be_said(tmp_path: Path) -> None:
         ('type = "s3"\npath = "/a"', "'/a' is no place in S3: write s3://bucket/prefix"),
         ('type = "local"\npath = "s3://bucket/x"', 's3://bucket/x is in S3: write type = "s3", or leave the type out'),
         ('path = "s3://"', "names no bucket"),
+        ('path = "/x"\nsqs = "https://sqs.eu-west-1.amazonaws.com/1/q"', "sqs is for buckets: a folder has no queue"),
         ('path = "s3://bucket/x"\nendpoint = "localhost:9000"', "must be a URL such as"),
     ],
 )

@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from monitor.analysis.intake import NEVER_SECONDS, NotebookSource, OpenSource
 from monitor.answers import SpanRow
-from monitor.errors import ReadError, RequestFailed, SourceUnavailable
+from monitor.errors import ReadError, SourceUnavailable
 from monitor.layout import HTML_FILE
 from monitor.reading import FileData, LocalFile
 from monitor.s3_url import S3Url
@@ -26,6 +26,8 @@ from monitor.sources.s3_client import Bucket, S3Client, open_s3_client
 from monitor.sources.s3_listing import ListedObject, Sorter
 
 MIRROR_FOLDER = "python_stats"
+EACH_TIME_SECONDS = 1e-6
+"""Each look is a pass over all keys: whoever asks means what is there now, also what came late."""
 LARGEST_PICTURE_BYTES = 256 * 2**20
 
 
@@ -55,12 +57,11 @@ class BucketSource(S3Source):
     """
 
     def __init__(self, client: S3Client, url: S3Url, *, job: str, mirror: Path) -> None:
-        super().__init__(client, url, job=job, poll_interval_seconds=NEVER_SECONDS)
+        super().__init__(client, url, job=job, poll_interval_seconds=NEVER_SECONDS, full_scan_seconds=EACH_TIME_SECONDS)
         self._objects = Bucket(client, url.bucket)
         self._url_bucket = url.bucket
-        self._pictures = self._sorter = PictureSorter(url.bucket)
+        self._pictures = self._finder.sorter = PictureSorter(url.bucket)
         self._mirror = mirror
-        self._trouble = ""
 
     async def poll(self) -> None:
         """List what is there, now.
@@ -69,8 +70,8 @@ class BucketSource(S3Source):
             SourceUnavailable: the bucket cannot be listed; says why.
         """
         await super().poll()
-        if self._trouble:
-            raise SourceUnavailable(f"s3_path={self.name!r}: {self._trouble}")
+        if self.failure:
+            raise SourceUnavailable(f"s3_path={self.name!r}: {self.failure}")
 
     async def read(self, refs: Sequence[FileRef], *, max_bytes: int) -> list[Readable]:
         """Give data files from the local folder, and download those that are not there yet."""
@@ -85,7 +86,7 @@ class BucketSource(S3Source):
         """Download the picture of a session where it is not kept yet; returns where it lies.
 
         Raises:
-            ReadError: there is none, or it is too large. RequestFailed: it could not be downloaded.
+            ReadError: there is none, or it is too large. RequestFailed (a MonitorError): it could not be downloaded.
         """
         url = f"{row.path.rpartition('/')[0]}/{HTML_FILE}"
         target = self._target(url)
@@ -118,14 +119,6 @@ class BucketSource(S3Source):
         if url.removeprefix(f"s3://{self._url_bucket}/") not in self._pictures.pictures:
             return None
         return self.place(url)
-
-    async def _list_all(self) -> None:
-        try:
-            await super()._list_all()
-            self._trouble = ""
-        except RequestFailed as error:
-            self._trouble = str(error)
-            raise
 
     def _target(self, url: str) -> Path | None:
         """Return where an object is kept; None for a key that would lead elsewhere."""

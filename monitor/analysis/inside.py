@@ -69,7 +69,7 @@ class SourceAnswers:
         """
         with self._one_refresh:
             self._refuse_ended()
-            if self._loaded and self._intake.source.unchanged() and self._intake.ingest.settled:
+            if self._loaded and self._intake.source.unchanged() and self._intake.ingest.at_rest:
                 return
             waiting = self._loop.start(self._intake.refresh)
             try:

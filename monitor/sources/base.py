@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
 from anyio.abc import TaskStatus
@@ -39,6 +39,12 @@ class SourceStatistics:
         ignored_names: entries that are no part of the layout; refused_links: links that lead outside.
         events_active: file-system events come in besides polling.
         listings, listing_seconds: folders listed, and the time that took.
+        requests: sent over the network, by operation and then by result ("ok" or the class of the failure).
+        requests_at_once: how many may be under way now. trouble: class of the failures since the last success, or "".
+        bytes_read: of data files. keys_seen: keys that listings told. lag_seconds: age of the newest file when found.
+        messages_set_aside: of a queue, that meant nothing or came back too often.
+        cursors_kept: how often it was kept how far the source came.
+        full_pass_pages: listed by the full pass so far, and by the whole one before.
     """
 
     polls: int
@@ -53,10 +59,35 @@ class SourceStatistics:
     events_active: bool
     listings: int
     listing_seconds: float
+    requests: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    requests_at_once: int = 0
+    trouble: str = ""
+    bytes_read: int = 0
+    keys_seen: int = 0
+    lag_seconds: float = 0.0
+    messages_set_aside: int = 0
+    cursors_kept: int = 0
+    full_pass_pages: tuple[int, int] = (0, 0)
 
 
 Accept: TypeAlias = Callable[[Sequence[FileRef]], Awaitable[None]]
 """Takes references; waits while the one behind it has enough to do."""
+
+
+class Cursors(Protocol):
+    """Where a source keeps how far it has come, and learns what has become of what it found."""
+
+    async def load(self) -> str | None:
+        """Return what was kept last."""
+
+    async def keep(self, text: str) -> None:
+        """Keep this, once all that was handed over before is stored."""
+
+    async def settled(self) -> None:
+        """Wait until all that was handed over before is stored, or known not to be ready."""
+
+    def is_stored(self, ref: FileRef) -> bool:
+        """Tell whether a span is stored."""
 
 
 class Source(Protocol):

@@ -57,6 +57,13 @@ class Pacer:
         """How many requests may be under way now."""
         return int(self._room)
 
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return how many requests were sent, by operation and then by result."""
+        counts: dict[str, dict[str, int]] = {}
+        for (operation, result), number in sorted(self.requests.items()):
+            counts.setdefault(operation, {})[result] = number
+        return counts
+
     async def ask(
         self, operation: str, request: Callable[[], Awaitable[AnswerT]], *, attempts: int, patient: bool = False
     ) -> AnswerT:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from time import perf_counter
 
 import anyio
@@ -16,16 +17,17 @@ from monitor.errors import ReadError, RequestFailed
 from monitor.logs import log_once
 from monitor.reading import FileData, Version
 from monitor.s3_url import S3Url, parse_s3_url
-from monitor.sources.base import Accept, FileRef, Readable, SourceStatistics
+from monitor.sources.base import Accept, Cursors, FileRef, Readable, SourceStatistics
 from monitor.sources.pacing import Pacer
-from monitor.sources.s3_client import Bucket, S3Client, open_s3_client
-from monitor.sources.s3_listing import ListPage, Sorter
+from monitor.sources.s3_client import Bucket, Queue, S3Client, open_s3_client
+from monitor.sources.s3_finder import Finder
+from monitor.sources.s3_queue import QueueReader
 
 __all__ = ["S3Source", "open_s3_client", "parse_s3_url"]
 
 logger = logging.getLogger("phasewatch.source")
 
-LIST_ATTEMPTS = 4
+KEEP_SECONDS = 5.0
 READ_ATTEMPTS = 5
 MOST_BYTES_AT_ONCE = 64 * 2**20
 """A call of `read` gives about so many bytes, and always one file; the others are postponed."""
@@ -37,8 +39,13 @@ class S3Source:
     Args:
         client: open as long as the source is used.
         url: where framework/ is found, or a place above or below it.
-        poll_interval_seconds: between two looks.
+        poll_interval_seconds: between two looks for what is new; full_scan_seconds: between two passes over all keys.
         most_requests: at the same time, when the store bears it.
+        cursors: where to keep how far it came, so that a restart need not list the history again.
+        queue: tells of new objects; needs cursors, which tell what is stored.
+
+    Attributes:
+        failure: why the last look failed; "" when it did not.
     """
 
     def __init__(
@@ -48,8 +55,11 @@ class S3Source:
         *,
         job: str,
         poll_interval_seconds: float = 10.0,
+        full_scan_seconds: float = 3_600.0,
         requester_pays: bool = False,
         most_requests: int = 32,
+        cursors: Cursors | None = None,
+        queue: Queue | None = None,
     ) -> None:
         self._bucket = Bucket(client, url.bucket, requester_pays=requester_pays)
         self._url = url
@@ -57,15 +67,19 @@ class S3Source:
         self._poll_interval = poll_interval_seconds
         self._pacer = Pacer(most=most_requests)
         self._readers = most_requests
-        self._sorter = Sorter(url.bucket)
-        self._accept: Accept | None = None
+        self._finder = Finder(self._bucket, self._pacer, url, every_seconds=full_scan_seconds)
+        self._cursors = cursors
+        self._queue: QueueReader | None = None
+        if queue is not None and cursors is not None:
+            # A pacer of its own: a receiver waits ten seconds for messages, and would take room from readers.
+            self._queue = QueueReader(queue, Pacer(most=16), cursors, self._finder.take_keys)
         self._asked: list[anyio.Event] = []
         self._wake = anyio.Event()
         self._ended = False
-        self._seen: set[str] = set()
         self._available = True
-        self._polls = self._listings = self._spans_seen = self._bytes = 0
-        self._last_poll_seconds = self._listing_seconds = 0.0
+        self.failure = ""
+        self._polls = self._bytes = self._cursors_kept = 0
+        self._last_poll_seconds = 0.0
 
     @property
     def job(self) -> str:
@@ -84,17 +98,23 @@ class S3Source:
 
     async def run(self, accept: Accept, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Find spans until cancelled; `started()` once the first complete poll is handed over."""
-        self._accept = accept
+        self._finder.use(accept)
         due = anyio.current_time()
         try:
-            await self._look()
-            task_status.started()
-            while True:
-                if anyio.current_time() >= due:
-                    due = max(due + self._poll_interval, anyio.current_time() - self._poll_interval)
-                with anyio.CancelScope(deadline=due):
-                    await self._wake.wait()
-                await self._answer_polls()
+            async with anyio.create_task_group() as group:
+                if self._cursors is not None:
+                    await self._load(self._cursors)
+                    group.start_soon(self._keep_cursors, self._cursors)
+                if self._queue is not None:
+                    group.start_soon(self._queue.run)
+                await self._look(everything=True)
+                task_status.started()
+                while True:
+                    if anyio.current_time() >= due:
+                        due = max(due + self._poll_interval, anyio.current_time() - self._poll_interval)
+                    with anyio.CancelScope(deadline=due):
+                        await self._wake.wait()
+                    await self._answer_polls()
         finally:
             self._ended = True
             release(self._asked)
@@ -148,79 +168,73 @@ class S3Source:
             polls=self._polls,
             last_poll_seconds=self._last_poll_seconds,
             available=self._available,
-            folders=0,
-            spans_seen=self._spans_seen,
-            ignored_names=self._sorter.ignored_names,
+            folders=self._finder.folders,
+            spans_seen=self._finder.spans_seen,
+            ignored_names=self._finder.sorter.ignored_names,
             refused_links=0,
-            unreadable_folders=0,
-            events=0,
-            events_active=False,
-            listings=self._listings,
-            listing_seconds=self._listing_seconds,
+            unreadable_folders=self._finder.folders,
+            events=self._queue.events if self._queue else 0,
+            events_active=self._queue is not None and self._queue.active,
+            listings=self._finder.listings,
+            listing_seconds=self._finder.listing_seconds,
+            requests=self._pacer.counts() | (self._queue.counts() if self._queue else {}),
+            messages_set_aside=self._queue.set_aside if self._queue else 0,
+            requests_at_once=self._pacer.room,
+            trouble=self._pacer.pausing,
+            bytes_read=self._bytes,
+            keys_seen=self._finder.keys_seen,
+            lag_seconds=self._finder.lag_seconds,
+            cursors_kept=self._cursors_kept,
+            full_pass_pages=self._finder.passes,
         )
 
     # -- finding ---------------------------------------------------------------------------------------------------
 
     async def _answer_polls(self) -> None:
+        """Look, at all windows where somebody asked for it before the look began."""
         self._wake = anyio.Event()
         asked, self._asked = self._asked, []
         try:
-            await self._look()
+            await self._look(everything=bool(asked))
         finally:
             release(asked)
 
-    async def _look(self) -> None:
+    async def _look(self, *, everything: bool) -> None:
         """Look once. A store that cannot be reached is said so, and is looked at again next time."""
         started = perf_counter()
         try:
-            await self._list_all()
+            await self._finder.look(everything=everything)
             self._available = True
-        except RequestFailed as error:
+            self.failure = ""
+        except* RequestFailed as group:
             self._available = False
+            error = first_of(group)
+            self.failure = str(error)
             message = "%s; looking again every %g s"
-            key = f"s3:{self._url}:{error.kind}"
+            key = f"s3:{self._url}:{error}"
             log_once(logger, key, message, error, self._poll_interval, level=logging.WARNING)
         self._polls += 1
         self._last_poll_seconds = perf_counter() - started
 
-    async def _list_all(self) -> None:
-        """Name every span that is listed and was not at the last look."""
-        listed: set[str] = set()
-        token = ""
+    async def _load(self, cursors: Cursors) -> None:
+        text = await cursors.load()
+        if text is not None:
+            self._finder.load(text)
+
+    async def _keep_cursors(self, cursors: Cursors) -> None:
+        """Keep the cursors now and then, each time only once all that they leave behind is stored."""
+        kept = self._finder.changed
         while True:
-            page = await self._list(token)
-            refs = self._sorter.refs_of(page.objects)
-            listed.update(ref.path for ref in refs)
-            await self._hand_over([ref for ref in refs if ref.path not in self._seen])
-            token = page.token
-            if not token:
-                break
-        self._seen = listed
-
-    async def _list(self, token: str) -> ListPage:
-        started = perf_counter()
-        try:
-            return await self._pacer.ask(
-                "list",
-                lambda: self._bucket.list_page(self._url.prefix, token=token),
-                attempts=LIST_ATTEMPTS,
-            )
-        finally:
-            self._listings += 1
-            self._listing_seconds += perf_counter() - started
-
-    async def _hand_over(self, refs: list[FileRef]) -> None:
-        if self._accept is None:
-            raise RuntimeError("the source does not run")
-        if refs:
-            await self._accept(refs)
-        self._seen.update(ref.path for ref in refs)
-        self._spans_seen += len(refs)
+            await anyio.sleep(KEEP_SECONDS)
+            if self._finder.changed != kept:
+                kept = self._finder.changed
+                await cursors.keep(self._finder.dump())
+                self._cursors_kept += 1
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     async def _read_one(self, ref: FileRef, max_bytes: int) -> Readable:
-        key = self._sorter.key_of(ref)
+        key = self._finder.sorter.key_of(ref)
         try:
             data = await self._pacer.ask(
                 "get", lambda: self._bucket.get(key, max_bytes), attempts=READ_ATTEMPTS, patient=True
@@ -232,14 +246,27 @@ class S3Source:
         return data
 
     async def _look_at_one(self, ref: FileRef) -> Version | None:
-        key = self._sorter.key_of(ref)
+        key = self._finder.sorter.key_of(ref)
         try:
-            return await self._pacer.ask("head", lambda: self._bucket.look(key), attempts=READ_ATTEMPTS, patient=True)
+            ask = partial(self._bucket.look, key)
+            version = await self._pacer.ask("head", ask, attempts=READ_ATTEMPTS, patient=True)
         except RequestFailed:
             return ()
+        if version is None:
+            self._finder.forget(ref)  # ingest may forget it too, so it must be named again if it comes back
+        return version
 
 
 def release(waiting: list[anyio.Event]) -> None:
     """Let all go that wait."""
     for done in waiting:
         done.set()
+
+
+def first_of(group: BaseExceptionGroup[RequestFailed]) -> RequestFailed:
+    """Return one error of a group, to stand for all."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, RequestFailed)
+    return error

@@ -6,20 +6,21 @@ refusal.
 
 from __future__ import annotations
 
+import base64
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, NewType, TypeVar
+from typing import Any, NamedTuple, NewType, TypeVar
 
 import aiohttp
 import anyio
 import anyio.to_thread
 import botocore.exceptions
-import botocore.parsers
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore import UNSIGNED
+from botocore.parsers import ResponseParserError
 
 from monitor.errors import ConfigError, ReadError, RequestFailed
 from monitor.reading import FileData, Version
@@ -97,7 +98,12 @@ class Bucket:
         words |= {"Delimiter": delimiter} if delimiter else {}
         answer = await translated(f"list s3://{self.name}/{prefix}", lambda: self._client.list_objects_v2(**words))
         objects = [
-            ListedObject(found["Key"], int(found["Size"]), seconds_of(found.get("LastModified")))
+            ListedObject(
+                found["Key"],
+                int(found["Size"]),
+                seconds_of(found.get("LastModified")),
+                str(found.get("ETag", "")).strip('"'),
+            )
             for found in answer.get("Contents", ())
         ]
         folders = [found["Prefix"] for found in answer.get("CommonPrefixes", ())]
@@ -128,6 +134,29 @@ class Bucket:
         verify(what, data, answer)
         return FileData(data, version_of(answer))
 
+    async def put(self, key: str, data: bytes) -> None:
+        """Upload one object, and make sure that the store holds the same bytes.
+
+        Raises:
+            RequestFailed: it does not, or it is not known.
+        """
+        what = f"write s3://{self.name}/{key}"
+        digest = hashlib.md5(data, usedforsecurity=False)
+        answer = await translated(
+            what,
+            lambda: self._client.put_object(
+                Bucket=self.name,
+                Key=key,
+                Body=data,
+                ContentMD5=base64.b64encode(digest.digest()).decode(),
+                **self._more,
+            ),
+        )
+        etag = str(answer.get("ETag", "")).strip('"')
+        encrypted = "kms" in str(answer.get("ServerSideEncryption", ""))
+        if len(etag) == 32 and not encrypted and etag != digest.hexdigest():
+            raise RequestFailed(f"cannot {what}: the store holds other bytes (ETag {etag})", kind="broken_body")
+
     async def look(self, key: str) -> Version | None:
         """Return an object's version without reading it, or None where there is none.
 
@@ -144,9 +173,67 @@ class Bucket:
         return version_of(answer)
 
 
+class Message(NamedTuple):
+    """One message of a queue; `received` says how often it came, `receipt` is good for this time."""
+
+    number: str
+    receipt: str
+    body: str
+    received: int
+
+
+class Queue:
+    """One queue of SQS, asked once for each call."""
+
+    def __init__(self, client: S3Client, url: str) -> None:
+        self.url = url
+        self._client: Any = client
+
+    async def receive(self) -> list[Message]:
+        """Wait for messages, up to 10 s and up to 10 of them.
+
+        Raises:
+            RequestFailed: the queue cannot be asked.
+        """
+        answer = await translated(
+            f"receive from {self.url}",
+            lambda: self._client.receive_message(
+                QueueUrl=self.url,
+                MaxNumberOfMessages=10,
+                WaitTimeSeconds=10,
+                AttributeNames=["ApproximateReceiveCount"],
+            ),
+        )
+        return [
+            Message(
+                number=found["MessageId"],
+                receipt=found["ReceiptHandle"],
+                body=found["Body"],
+                received=int(found.get("Attributes", {}).get("ApproximateReceiveCount", 1)),
+            )
+            for found in answer.get("Messages", ())
+        ]
+
+    async def delete(self, receipts: Sequence[str]) -> None:
+        """Delete up to 10 messages; one that stays comes back and is deleted then."""
+        entries = [{"Id": str(place), "ReceiptHandle": receipt} for place, receipt in enumerate(receipts)]
+        await translated(
+            f"delete from {self.url}", lambda: self._client.delete_message_batch(QueueUrl=self.url, Entries=entries)
+        )
+
+    async def hide(self, receipt: str, seconds: int) -> None:
+        """Keep a message from coming back for a while."""
+        await translated(
+            f"hide a message of {self.url}",
+            lambda: self._client.change_message_visibility(
+                QueueUrl=self.url, ReceiptHandle=receipt, VisibilityTimeout=seconds
+            ),
+        )
+
+
 @asynccontextmanager
-async def open_s3_client(settings: S3Settings) -> AsyncIterator[S3Client]:
-    """Open a client; credentials come from the standard chain, which renews them as well.
+async def open_s3_client(settings: S3Settings, service: str = "s3") -> AsyncIterator[S3Client]:
+    """Open a client of S3, or of SQS ("sqs"); credentials come from the standard chain, which renews them as well.
 
     Raises:
         ConfigError: the profile or the endpoint cannot be used.
@@ -157,21 +244,24 @@ async def open_s3_client(settings: S3Settings) -> AsyncIterator[S3Client]:
         read_timeout=READ_TIMEOUT_SECONDS,
         max_pool_connections=MOST_CONNECTIONS,
         retries={"total_max_attempts": 1},
+        request_checksum_calculation="when_required",  # uploads carry their MD5, which every store knows
         signature_version=UNSIGNED if settings.anonymous else None,
         s3={"addressing_style": "path" if settings.path_style else "auto"},
         user_agent_extra="phasewatch",
     )
     try:
-        await anyio.to_thread.run_sync(load_models, session)
+        await anyio.to_thread.run_sync(load_models, session, service)
         opening = session.create_client(
-            "s3",
+            service,
             region_name=settings.region or None,
             endpoint_url=settings.endpoint or None,
             config=config,
         )
         client = await opening.__aenter__()
     except (botocore.exceptions.BotoCoreError, ValueError) as error:
-        raise ConfigError(f"cannot open an S3 client: {error}; check the source's profile and endpoint") from error
+        raise ConfigError(
+            f"cannot open a client of {service}: {error}; check the source's profile and endpoint"
+        ) from error
     try:
         yield S3Client(client)
     finally:
@@ -179,11 +269,11 @@ async def open_s3_client(settings: S3Settings) -> AsyncIterator[S3Client]:
             await opening.__aexit__(None, None, None)
 
 
-def load_models(session: AioSession) -> None:
+def load_models(session: AioSession, service: str) -> None:
     """Read the client's description from disk, which takes long: in a thread, before the loop needs it."""
     loader = session.get_component("data_loader")
     for name in ("service-2", "endpoint-rule-set-1"):
-        loader.load_service_model("s3", name)
+        loader.load_service_model(service, name)
     for name in ("endpoints", "partitions", "sdk-default-configuration"):
         loader.load_data(name)
 
@@ -197,7 +287,7 @@ async def translated(what: str, ask: Callable[[], Awaitable[AnswerT]]) -> Answer
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         told = f"{found.get('Code', status)}: {found.get('Message', 'no message')}"
         raise RequestFailed(f"cannot {what}: {told}", kind=kind_of_code(str(found.get("Code")), status)) from error
-    except (TimeoutError, botocore.exceptions.BotoCoreError, aiohttp.ClientError, OSError) as error:
+    except (botocore.exceptions.BotoCoreError, ResponseParserError, aiohttp.ClientError, OSError) as error:
         raise RequestFailed(f"cannot {what}: {error or type(error).__name__}", kind=kind_of_error(error)) from error
 
 
@@ -220,7 +310,7 @@ def kind_of_error(error: Exception) -> str:
             return "broken_body"
         case botocore.exceptions.ResponseStreamingError() | aiohttp.ClientPayloadError():
             return "broken_body"
-        case botocore.parsers.ResponseParserError():
+        case ResponseParserError():
             return "server"
         case botocore.exceptions.HTTPClientError() | aiohttp.ClientError() | OSError():
             return "connection"

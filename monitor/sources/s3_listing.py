@@ -11,11 +11,12 @@ from monitor.sources.base import FileRef
 
 
 class ListedObject(NamedTuple):
-    """One key of a listing; `modified` in seconds since the epoch."""
+    """One key of a listing; `modified` in seconds since the epoch, `etag` without its quotes."""
 
     key: str
     size_bytes: int
     modified: float
+    etag: str = ""
 
 
 class ListPage(NamedTuple):

@@ -1,8 +1,8 @@
 """Measures the daemon against its rivals and limits, and prints ratios of one run.
 
-    .cache/test/bin/python -m tests.benchmarks.measure [catch-up] [queries] [visible] [idle] [metrics]
+    .cache/test/bin/python -m tests.benchmarks.measure [catch-up] [queries] [visible] [idle] [metrics] [bucket]
 
-Without names it runs all of them, about six minutes on two cores. Machines are shared and noisy: read the ratios.
+Without names it runs all of them, about ten minutes on two cores. Machines are shared and noisy: read the ratios.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import anyio
 import psutil
 
 from monitor.client import Client
 from monitor.spans import format_span_name, parse_span_name
+from tests.benchmarks.bucket import measure_bucket
 from tests.integration.corpora import node_folder, write_span
 from tests.integration.daemons import daemon_child, stop
 
@@ -267,7 +269,9 @@ def measure_metrics(base: Path) -> None:
 
 
 def main(names: Sequence[str]) -> None:
-    wanted = names or ("catch-up", "metrics", "visible", "queries")
+    wanted = names or ("catch-up", "metrics", "visible", "queries", "bucket")
+    if "bucket" in wanted:
+        anyio.run(measure_bucket)
     if "visible" in wanted:
         measure_visible()
     if set(wanted) & {"catch-up", "metrics", "queries", "idle"}:

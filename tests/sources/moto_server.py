@@ -24,10 +24,27 @@ class MotoServer:
 
     def __init__(self, endpoint: str) -> None:
         from moto.s3.models import s3_backends
+        from moto.sqs.models import sqs_backends
 
         self.endpoint = endpoint
         self._backend: Any = s3_backends[ACCOUNT]["aws"]
+        self._queues: Any = sqs_backends[ACCOUNT][REGION]
         self._buckets = 0
+
+    def make_queue(self) -> str:
+        """Make a queue of its own for a test; returns its URL."""
+        self._buckets += 1
+        name = f"queue-{self._buckets}"
+        self._queues.create_queue(name)
+        return f"{self.endpoint}/{ACCOUNT}/{name}"
+
+    def send(self, queue: str, body: str) -> None:
+        """Send a message."""
+        self._queues.send_message(queue.rpartition("/")[2], body)
+
+    def messages(self, queue: str) -> int:
+        """Count the messages of a queue, the hidden ones included."""
+        return len(self._queues.queues[queue.rpartition("/")[2]]._messages)
 
     @property
     def settings(self) -> S3Settings:
