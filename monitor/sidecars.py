@@ -1,11 +1,13 @@
 """What nodes say about how they were profiled: the sidecar files of our own capture, the newest one of each node. Read
-as untrusted data, kept in the store, shown by `status`. A node's spans are profiled alike, so one file a node and batch
-is read, which is nothing beside the spans themselves."""
+as untrusted data, kept in the store, shown by `status`. A node's spans are profiled alike, so a node's file is
+read at most once a minute: in a bucket each read is a request that is paid, whether there is such a file or not."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import anyio
@@ -19,6 +21,7 @@ from monitor.store import Store
 
 LARGEST_SIDECAR_BYTES = 16 * 1024
 LONGEST_TEXT = 200
+ASK_AGAIN_SECONDS = 60.0
 FACTS: Mapping[str, type | tuple[type, ...]] = {
     "phasewatch": str,
     "profiler": str,
@@ -38,10 +41,17 @@ Facts = dict[str, object]
 
 
 class Sidecars:
-    """The facts of each node, by its series number."""
+    """The facts of each node, by its series number.
 
-    def __init__(self, store: Store) -> None:
+    Args:
+        store: keeps them.
+        monotonic: seconds that only rise; tests give their own.
+    """
+
+    def __init__(self, store: Store, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store
+        self._monotonic = monotonic
+        self._asked: dict[int, float] = {}
         table = store.read_table("SELECT series, facts FROM captures")
         rows = zip(table["series"].tolist(), table["facts"].tolist(), strict=True)
         self._facts: dict[int, Facts] = {series: cast(Facts, json.loads(facts)) for series, facts in rows}
@@ -56,9 +66,14 @@ class Sidecars:
         Raises:
             StoreError: nothing was kept.
         """
-        beside = [ref._replace(path=f"{ref.path.rpartition('/')[0]}/{SIDECAR_FILE}") for ref in refs.values()]
+        now = self._monotonic()
+        due = [series for series in refs if now >= self._asked.get(series, -math.inf) + ASK_AGAIN_SECONDS]
+        if not due:
+            return
+        self._asked.update(dict.fromkeys(due, now))
+        beside = [refs[each]._replace(path=f"{refs[each].path.rpartition('/')[0]}/{SIDECAR_FILE}") for each in due]
         readables = await source.read(beside, max_bytes=LARGEST_SIDECAR_BYTES)
-        fresh = await anyio.to_thread.run_sync(self._fresh, dict(zip(refs, readables, strict=True)))
+        fresh = await anyio.to_thread.run_sync(self._fresh, dict(zip(due, readables, strict=True)))
         self._facts.update(fresh)
 
     def _fresh(self, readables: Mapping[int, Readable]) -> dict[int, Facts]:
