@@ -146,7 +146,7 @@ class Engine(Protocol):
     def job_phase_frames(self, scope: Scope) -> list[PhaseFrames]:
         """Merge the sampled trees of the three job phases."""
 
-    def chosen(self, question: Question, scope: Scope) -> list[SpanRow]:
+    async def chosen(self, question: Question, scope: Scope) -> list[SpanRow]:
         """Describe the spans that a question selects, by (start time, node)."""
 
     async def read_profile(self, series: SeriesKey, name: str) -> bytes | None:

@@ -86,12 +86,12 @@ class Finder:
         wanted = phase_filter(question)
         return None if wanted is None else [group for group in self._groups(scope) if wanted(group)]
 
-    def rows(self, chosen: Chosen) -> list[SpanRow]:
-        """Describe chosen spans that are still there, by (start time, node)."""
+    def rows(self, numbers: Ids) -> list[SpanRow]:
+        """Describe spans, given by rising numbers, that are still there; in the order of their numbers."""
         number = self._index.spans.column("number")
-        places = np.flatnonzero(np.isin(number, chosen.numbers, assume_unique=True))
-        rows = [self.span_row(place) for place in places.tolist()]
-        return sorted(rows, key=lambda row: (row.span.start.time_us, *place_of(row)))
+        places = np.searchsorted(number, numbers)
+        places = places[places < len(number)]
+        return [self.span_row(place) for place in places[np.isin(number[places], numbers)].tolist()]
 
     def _select(self, question: Question, scope: Scope) -> Positions:
         return np.flatnonzero(question.mask(self._index.spans.said()) & self._in_scope(scope))
@@ -176,11 +176,12 @@ class Finder:
         """Describe one span by its identity; None where there is none, or retention has dropped it."""
         if series not in self._index.catalog.series or name not in self._index.names_of(series):
             return None
+        spans = self._index.spans
         number = self._index.catalog.series.index(series)
-        for row in np.flatnonzero(self._index.spans.column("series") == number).tolist():
-            if self._index.spans.name[row] == name:
-                return self.span_row(row)
-        return None
+        here = (spans.column("series") == number) & (spans.column("start_us") == parse_any_name(name).start.time_us)
+        named = (row for row in np.flatnonzero(here).tolist() if spans.name[row] == name)
+        row = next(named, None)
+        return None if row is None else self.span_row(row)
 
     def jobs(self) -> list[JobRow]:
         """List the jobs that have spans."""
@@ -323,6 +324,11 @@ def bounds_of(groups: Sequence[Group]) -> Bounds:
         min((group.first_us for group in groups), default=np.inf),
         max((group.last_us for group in groups), default=-np.inf),
     )
+
+
+def in_order(rows: list[SpanRow]) -> list[SpanRow]:
+    """Sort spans by (start time, node)."""
+    return sorted(rows, key=lambda row: (row.span.start.time_us, *place_of(row)))
 
 
 def place_of(key: SeriesKey | SpanRow) -> tuple[str, str, str, str]:

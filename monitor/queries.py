@@ -6,15 +6,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 
 import anyio
+import anyio.lowlevel
 
 from monitor.answers import FrameTable, JobRow, NodeRow, PhaseFrames, PhaseStats, Scope, SpanRow
 from monitor.catalog import SeriesKey
-from monitor.finding import Finder
+from monitor.finding import Finder, in_order
 from monitor.index import Index
 from monitor.selection import Question
 from monitor.store import Store
 from monitor.tables import StatsTable
 from monitor.watchers import Subscription, Watchers
+
+SPANS_AT_ONCE = 500
 
 
 class Queries:
@@ -82,9 +85,14 @@ class Queries:
         """Merge the sampled trees of the three job phases."""
         return self._finder.job_phase_frames(scope)
 
-    def chosen(self, question: Question, scope: Scope) -> list[SpanRow]:
-        """Describe the spans that a question selects, by (start time, node)."""
-        return self._finder.rows(self._finder.choose(question, scope))
+    async def chosen(self, question: Question, scope: Scope) -> list[SpanRow]:
+        """Describe the spans that a question selects, by (start time, node); lets others work in between."""
+        numbers = self._finder.choose(question, scope).numbers
+        rows: list[SpanRow] = []
+        for start in range(0, len(numbers), SPANS_AT_ONCE):
+            rows += self._finder.rows(numbers[start : start + SPANS_AT_ONCE])
+            await anyio.lowlevel.checkpoint()
+        return in_order(rows)
 
     def profiles(self, scope: Scope, *, after: int, limit: int) -> list[SpanRow]:
         """List spans by (start time, node), from position `after` on."""

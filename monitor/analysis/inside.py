@@ -19,7 +19,7 @@ from monitor.analysis.waiting import wait_and_tell
 from monitor.answers import FrameTable, PhaseStats, Scope, SpanRow
 from monitor.catalog import Catalog
 from monitor.errors import MonitorError
-from monitor.finding import Chosen, Finder, SpanListing
+from monitor.finding import Chosen, Finder, SpanListing, in_order
 from monitor.index import Index
 from monitor.layout import HTML_FILE, SpanKey
 from monitor.memory_store import MemoryStore
@@ -214,7 +214,7 @@ class SourceAnswers:
 
     def _rows(self, chosen: Chosen) -> list[SpanRow]:
         with self._guard:
-            return self._finder.rows(chosen)
+            return in_order(self._finder.rows(chosen.numbers))
 
     def _progress(self) -> tuple[int, int]:
         return len(self._index.spans), self._intake.source.statistics().spans_seen

@@ -84,7 +84,7 @@ async def answer_stats(engine: Engine, values: p.Values, read: Callable[[p.Value
     shown = p.rendering_of(values, scope)
     await prepare(engine, values, scope)
     if shown.format == "profiles":
-        return await off_loop(partial(render_spans, engine.chosen(question, scope)), SMALL_ROWS)
+        return await off_loop(partial(render_spans, await engine.chosen(question, scope)), SMALL_ROWS)
     if shown.format in p.TREE_FORMATS:
         tree = await engine.frames(question, scope)
         return await anyio.to_thread.run_sync(render_tree, tree, shown.format, name, abandon_on_cancel=True)

@@ -170,7 +170,7 @@ class FakeEngine:
         self.asked.append(("job phase frames", scope, False))
         return [PhaseFrames(tree=frame_table(), start_mode=None, end_mode=None, job_phase=p) for p in JOB_PHASES]
 
-    def chosen(self, question: Question, scope: Scope) -> list[SpanRow]:
+    async def chosen(self, question: Question, scope: Scope) -> list[SpanRow]:
         self.asked.append((question, scope, False))
         return [span_row(EARLY_NAME), span_row()]
 
