@@ -32,6 +32,8 @@ from monitor.settings import (
 ENVIRONMENT_PREFIX = "PHASEWATCH_"
 NOT_OURS = ("PHASEWATCH_CAPTURE_", "PHASEWATCH_ORACLE_PYTHON", "PHASEWATCH_TRAINING_PYTHON")
 """Meant for the training job, which may share its environment with the daemon, and for the tests."""
+WILD = re.compile(r"//.*/.*[*?\[]")
+"""A star in the prefix of a URL, behind the bucket."""
 LONGEST_SOCKET_PATH = 107
 """Bytes that fit into a unix socket address on Linux, besides the closing zero."""
 
@@ -168,9 +170,9 @@ def read_source(reader: Reader, table: object, where: Callable[[str], str]) -> N
         return
     for key, value in table.items():
         reader.take(SOURCE_SETTINGS, key, value, where(key), values)
-    if "path" not in table:
-        reader.wrong(where("type"), "a source needs a path")
-    check_place(reader, values, where("path"))
+    if ("path" in table) == bool(table.get("jobs")):
+        reader.wrong(where("type"), "a source needs a path, or jobs in its place")
+    check_place(reader, values, where("path" if "path" in table else "jobs"))
     reader.sources.append(values)
 
 
@@ -205,6 +207,7 @@ def build_settings(reader: Reader, environ: Mapping[str, str]) -> Settings:
         )
     if values["log.level"] not in LEVELS:
         reader.wrong("log.level", f"{values['log.level']!r} is none of {', '.join(LEVELS)}")
+    check_shipping(reader, values)
     job = str(values["job"])
     sources = tuple(build_source(reader, source, job) for source in reader.sources)
     by_section: dict[str, Any] = {key.replace(".", "_"): value for key, value in values.items()}
@@ -225,22 +228,38 @@ def build_source(reader: Reader, said: Mapping[str, object], job: str) -> Source
 
 def is_in_s3(said: Mapping[str, object]) -> bool:
     """Tell whether a source is a bucket."""
-    return said.get("type") == "s3" or str(said.get("path", "")).startswith("s3://")
+    return said.get("type") == "s3" or str(said.get("path") or said.get("jobs", "")).startswith("s3://")
 
 
 def check_place(reader: Reader, said: Mapping[str, object], where: str) -> None:
     """Refuse a place that does not fit the type of its source."""
-    path = str(said.get("path", ""))
+    path = str(said.get("path") or said.get("jobs", ""))
     if path and is_in_s3(said):
         try:
             parse_s3_url(path)
         except ConfigError as error:
             reader.wrong(where, str(error))
+        if said.get("jobs") and not WILD.search(path):
+            reader.wrong(where, f"{path} holds no *: write it as a path, or with a star for the name of the job")
+    elif said.get("jobs"):
+        reader.wrong(where, "jobs is for buckets: write s3://bucket/training/*/profiler-output")
     elif said.get("sqs"):
         reader.wrong(where, "sqs is for buckets: a folder has no queue")
     if path.startswith("s3://"):
         if said.get("type") == "local":
             reader.wrong(where, f'{path} is in S3: write type = "s3", or leave the type out')
+
+
+def check_shipping(reader: Reader, values: Mapping[str, object]) -> None:
+    """Refuse half a [ship], and a target that is no place in a bucket."""
+    path, target = str(values["ship.path"]), str(values["ship.to"])
+    if bool(path) != bool(target):
+        reader.wrong("ship", "shipping needs both: path, a folder, and to, s3://bucket/prefix")
+    elif target:
+        try:
+            parse_s3_url(target)
+        except ConfigError as error:
+            reader.wrong("ship.to", str(error))
 
 
 def check_distinct(reader: Reader) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -36,7 +36,7 @@ from monitor.metrics import MetricsPage
 from monitor.queries import Queries
 from monitor.reading import FileData, LocalFile, read_file
 from monitor.rows import SpanRows
-from monitor.settings import Settings
+from monitor.settings import Settings, SourceSettings
 from monitor.sidecars import Sidecars
 from monitor.sources.base import FileRef, Source
 from monitor.sources.opening import Clients, build_source, open_clients
@@ -45,10 +45,16 @@ from monitor.store import Store, open_store
 from monitor.upkeep import Retention, Upkeep
 from monitor.watchers import Watchers
 
+if TYPE_CHECKING:
+    from monitor.shipping import Shipper
+    from monitor.sources.s3_jobs import Jobs
+
 logger = logging.getLogger("phasewatch.daemon")
 
 STORE_FILE = "phasewatch.duckdb"
 THREADS = 40
+JOBS_POLLS = 3
+"""New jobs of a pattern are looked for at every so many polls."""
 STOP_SECONDS = 4.0
 """What is left of a stop after this long is cut off; people and systemd expect an answer within five."""
 RESTART_ONLY = (
@@ -75,6 +81,7 @@ class Round:
     upkeep: Upkeep
     page: MetricsPage
     first_poll_done: list[bool]
+    shipper: Shipper | None
 
 
 class Daemon:
@@ -96,7 +103,10 @@ class Daemon:
         self._round_changed = anyio.Event()
         self._mark = index.catalog.mark()
         self._stop = anyio.Event()
-        self._reload = anyio.Event()
+        self._round_over = anyio.Event()
+        self._settings_due = False
+        self._jobs: Jobs | None = None
+        self._watched: tuple[SourceSettings, ...] = ()
         self.queries = Queries(
             index=index,
             store=store,
@@ -121,16 +131,18 @@ class Daemon:
             ingest=self.round.ingest,
             first_polls=self.round.first_poll_done,
             started=self.started,
+            shipper=self.round.shipper,
         )
 
     def stop(self) -> None:
         """End the daemon in order."""
         self._stop.set()
-        self._reload.set()
+        self._round_over.set()
 
     def reload(self) -> None:
         """Read the settings again and begin a new round with them."""
-        self._reload.set()
+        self._settings_due = True
+        self._round_over.set()
 
     async def stopped(self) -> None:
         """Wait until the daemon is told to stop."""
@@ -183,9 +195,9 @@ class Daemon:
         async with anyio.create_task_group() as outer:
             outer.start_soon(self._follow_signals)
             # Clients before the server, which must find a round when it opens; after it at the end.
-            async with (
-                open_clients(settings) as clients,
-                open_server(
+            async with open_clients(settings) as clients:
+                await self._find_jobs(clients)
+                async with open_server(
                     self.queries,
                     socket=settings.daemon_socket,
                     socket_mode=int(settings.daemon_socket_mode, 8),
@@ -193,21 +205,21 @@ class Daemon:
                     listen_api=settings.daemon_listen_api,
                     max_concurrent=settings.query_max_concurrent,
                     timeout_seconds=settings.query_timeout_seconds,
-                ) as self.server,
-            ):
-                while not self._stop.is_set():
-                    self._reload = anyio.Event()
-                    await self._run_round(task_status, clients)
-                    task_status = anyio.TASK_STATUS_IGNORED
-                    if not self._stop.is_set():
-                        await self._take_settings(reload_settings, clients)
+                ) as self.server:
+                    while not self._stop.is_set():
+                        self._round_over = anyio.Event()
+                        await self._run_round(task_status, clients)
+                        task_status = anyio.TASK_STATUS_IGNORED
+                        while self._settings_due and not self._stop.is_set():
+                            self._settings_due = False
+                            await self._take_settings(reload_settings, clients)
             outer.cancel_scope.cancel()
 
     async def _run_round(self, task_status: TaskStatus[None], clients: Clients) -> None:
         settings = self.settings
         # Each source's events hold a thread for as long as they are waited for.
         threads = anyio.to_thread.current_default_thread_limiter()
-        threads.total_tokens = THREADS + 2 * len(settings.source)
+        threads.total_tokens = THREADS + 2 * len(self._watched)
         async with open_decode_pool(
             workers=settings.ingest_workers,
             memory_bytes=settings.ingest_worker_memory_bytes,
@@ -223,9 +235,12 @@ class Daemon:
                 for number, source in enumerate(current.sources):
                     inner.start_soon(self._run_source, inner, current, number, source)
                 inner.start_soon(self._report_progress, current)
-                logger.info("watching %s", ", ".join(source.name for source in current.sources))
+                inner.start_soon(self._follow_jobs, clients)
+                if current.shipper is not None:
+                    inner.start_soon(current.shipper.run)
+                logger.info("watching %s", ", ".join(source.name for source in current.sources) or "no job yet")
                 task_status.started()
-                await self._reload.wait()
+                await self._round_over.wait()
                 inner.cancel_scope.cancel()
             self._mark = current.ingest.stored_mark
             with anyio.move_on_after(STOP_SECONDS, shield=True):
@@ -240,7 +255,7 @@ class Daemon:
         bookmarks = Bookmarks(self.store)
         sources = [
             build_source(source, clients, cursors=bookmarks.of(number, f"{source.job}:{source.path}"))
-            for number, source in enumerate(settings.source)
+            for number, source in enumerate(self._watched)
         ]
         self.budgets.limit = settings.metrics_functions_per_phase
         upkeep = Upkeep(
@@ -289,7 +304,37 @@ class Daemon:
             upkeep=upkeep,
             page=page,
             first_poll_done=[False] * len(sources),
+            shipper=self._build_shipper(clients, sources, ingest),
         )
+
+    def _build_shipper(self, clients: Clients, sources: list[Source], ingest: Ingest) -> Shipper | None:
+        if not self.settings.ship_path:
+            return None
+        from monitor.shipping import shipper_beside
+
+        client = clients.of(self.settings.ship_s3)
+        return shipper_beside(self.settings, client, sources=sources, is_stored=ingest.is_stored)
+
+    async def _find_jobs(self, clients: Clients) -> bool:
+        """Put jobs in the place of patterns; tells whether others are to be watched than before."""
+        watched, sources = self._watched, self.settings.source
+        if any(source.jobs for source in sources):
+            if self._jobs is None:
+                from monitor.sources.s3_jobs import Jobs  # brings the client of S3, which takes half a second
+
+                self._jobs = Jobs()
+            sources = await self._jobs.expanded(sources, clients)
+        self._watched = sources
+        return watched != sources
+
+    async def _follow_jobs(self, clients: Clients) -> None:
+        """End the round when there are new jobs, so that the next one watches them."""
+        polls = [source.poll_interval_seconds for source in self.settings.source if source.jobs]
+        while polls:
+            await anyio.sleep(JOBS_POLLS * min(polls))
+            if await self._find_jobs(clients):
+                self._round_over.set()
+                return
 
     def _show_round(self, current: Round) -> None:
         self.round = current
@@ -318,6 +363,7 @@ class Daemon:
                 "these settings need a restart: %s", ", ".join(name.replace("_", ".", 1) for name in changed)
             )
         self.settings = replace(settings, **kept)
+        await self._find_jobs(clients)
         configure_logging(settings.log_level, settings.log_format)  # type: ignore[arg-type]
         logger.info("settings reloaded")
 

@@ -218,6 +218,20 @@ SETTINGS = table(
         number(1, 10**6, whole=True),
         "Events kept for a slow reader of /v1/watch before the oldest are dropped.",
     ),
+    setting("ship.path", "", "path", word, 'Folder whose finished spans are uploaded; "" for none.'),
+    setting("ship.to", "", "URL", word, "Where they are uploaded to: s3://bucket/prefix."),
+    setting(
+        "ship.delete",
+        False,
+        "",
+        switch,
+        "Delete files here once the bucket holds the same bytes and, where a source watches them, they are stored.",
+    ),
+    setting("ship.bytes_per_second", 0.0, "bytes/s", number(0, 1e12), "Upload at most so fast; 0 for no limit."),
+    setting("ship.region", "", "", word, "Region of the bucket. Default: that of the profile or the environment."),
+    setting("ship.profile", "", "", word, "Profile of the AWS configuration, which may assume a role."),
+    setting("ship.endpoint", "", "URL", web_address, "Where an S3-compatible store is. Default: AWS."),
+    setting("ship.path_style", False, "", switch, "Put the bucket into the path of URLs, as some stores need it."),
     setting("log.level", "info", "", one_of("debug", "info", "warning", "error"), "Least level that is logged."),
     setting(
         "log.format",
@@ -238,7 +252,15 @@ SOURCE_SETTINGS = table(
         "",
         "path",
         name,
-        "The folder that holds framework/, or one above or below it; or s3://bucket/prefix. Required.",
+        "The folder that holds framework/, or one above or below it; or s3://bucket/prefix.",
+    ),
+    setting(
+        "jobs",
+        "",
+        "path",
+        word,
+        "In place of a path: a pattern such as s3://bucket/training/*/profiler-output. Each prefix that fits is a job "
+        "named as the part that the star stands for; new ones are looked for at every third poll.",
     ),
     setting("job", "", "", name, "Name of the training job. Default: the job at the top of the file."),
     setting(
@@ -305,6 +327,7 @@ class SourceSettings:
     anonymous: bool = False
     requester_pays: bool = False
     sqs: str = ""
+    jobs: str = ""
 
     @property
     def s3(self) -> S3Settings:
@@ -349,3 +372,21 @@ class Settings:
     log_level: str
     log_format: str
     log_interval_seconds: float
+    ship_path: str
+    ship_to: str
+    ship_delete: bool
+    ship_bytes_per_second: float
+    ship_region: str
+    ship_profile: str
+    ship_endpoint: str
+    ship_path_style: bool
+
+    @property
+    def ship_s3(self) -> S3Settings:
+        """How the bucket that is shipped to is reached."""
+        return S3Settings(
+            region=self.ship_region,
+            profile=self.ship_profile,
+            endpoint=self.ship_endpoint,
+            path_style=self.ship_path_style,
+        )

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,11 @@ import anyio.to_thread
 from monitor.errors import LayoutError, RequestFailed
 from monitor.layout import locate
 from monitor.logs import log_once
-from monitor.s3_url import S3Url
+from monitor.s3_url import S3Url, parse_s3_url
+from monitor.settings import Settings
+from monitor.sources.base import FileRef, Source
 from monitor.sources.pacing import Pacer
-from monitor.sources.s3_client import Bucket
+from monitor.sources.s3_client import Bucket, S3Client
 
 logger = logging.getLogger("phasewatch.ship")
 
@@ -61,6 +63,7 @@ class Shipper:
         delete: remove files here once the bucket holds them.
         bytes_a_second: upload at most so fast on the average; None for no limit.
         settle_seconds: a file that has not changed for so long is finished.
+        may_delete: asked before a file is deleted here, and again at each look until it says so.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Shipper:
         delete: bool = False,
         bytes_a_second: float | None = None,
         settle_seconds: float = SETTLE_SECONDS,
+        may_delete: Callable[[str], bool] = lambda path: True,
     ) -> None:
         self._root = root
         self._bucket = bucket
@@ -82,6 +86,8 @@ class Shipper:
         self._pacer = Pacer(most=AT_ONCE)
         self._held: dict[str, str] | None = None
         self._done: dict[str, tuple[int, int]] = {}
+        self._may_delete = may_delete
+        self._to_delete: dict[str, Found] = {}
         self._not_before = float("-inf")
         self._uploaded = self._passed = self._deleted = self._bytes = 0
 
@@ -124,6 +130,7 @@ class Shipper:
         async with anyio.create_task_group() as group:
             for _ in range(min(AT_ONCE, len(ready))):
                 group.start_soon(some)
+        await self._delete_held()
         return len(found) - len(ready) + changed
 
     def statistics(self) -> ShipStatistics:
@@ -174,11 +181,18 @@ class Shipper:
             await self._pacer.ask("put", put, attempts=ATTEMPTS, patient=True)
             self._uploaded += 1
             self._bytes += len(data)
-        if self._delete and await anyio.to_thread.run_sync(delete_unchanged, file):
-            self._deleted += 1
-        else:
-            self._done[file.path] = (file.size_bytes, file.modified_ns)
+        self._done[file.path] = (file.size_bytes, file.modified_ns)
+        if self._delete:
+            self._to_delete[file.path] = file
         return True
+
+    async def _delete_held(self) -> None:
+        """Delete what the bucket holds, if nobody here needs it any more; what has changed is shipped anew."""
+        for file in [file for file in self._to_delete.values() if self._may_delete(file.path)]:
+            del self._to_delete[file.path]
+            if await anyio.to_thread.run_sync(delete_unchanged, file):
+                self._deleted += 1
+                del self._done[file.path]
 
     async def _wait_for_bandwidth(self, size: int) -> None:
         if self._bytes_a_second is not None:
@@ -216,6 +230,32 @@ def delete_unchanged(file: Found) -> bool:
     except OSError:
         return True  # others are in it
     return True
+
+
+def shipper_beside(
+    settings: Settings, client: S3Client, *, sources: Sequence[Source], is_stored: Callable[[int, FileRef], bool]
+) -> Shipper:
+    """Make what [ship] asks for. A file that a source of the daemon's own watches is deleted only when it is stored.
+
+    Args:
+        is_stored: tells whether a span of a source, given by its number, is stored.
+    """
+    watched = [(number, Path(source.name)) for number, source in enumerate(sources) if "://" not in source.name]
+
+    def may_delete(path: str) -> bool:
+        file = locate(path)
+        ref = FileRef(key=file.key, span=file.span, path=path)
+        return all(is_stored(number, ref) for number, root in watched if Path(path).is_relative_to(root))
+
+    url = parse_s3_url(settings.ship_to)
+    return Shipper(
+        Path(settings.ship_path).expanduser().absolute(),
+        Bucket(client, url.bucket),
+        url,
+        delete=settings.ship_delete,
+        bytes_a_second=settings.ship_bytes_per_second or None,
+        may_delete=may_delete,
+    )
 
 
 async def ship_folder(shipper: Shipper, *, once: bool, signals: Sequence[int]) -> None:

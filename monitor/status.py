@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import monitor
 from monitor.api.server import Server
@@ -16,6 +17,9 @@ from monitor.retry import Trouble
 from monitor.sources.base import Source, SourceStatistics
 from monitor.store import Store
 from monitor.watchers import Watchers
+
+if TYPE_CHECKING:
+    from monitor.shipping import Shipper  # brings the client of S3, which takes half a second
 
 MOST_TROUBLES_SHOWN = 100
 FAILURE_KINDS = ("incomplete", "corrupt", "missing", "unreadable", "too_large", "refused", "crashed")
@@ -39,6 +43,7 @@ class Parts:
     ingest: Ingest
     first_polls: Sequence[bool]
     started: float
+    shipper: Shipper | None = None
 
 
 def catching_up(parts: Parts) -> bool:
@@ -69,6 +74,7 @@ def status_of(parts: Parts, now: float) -> Mapping[str, object]:
         "set_aside": [shown(trouble) for trouble in aside[:MOST_TROUBLES_SHOWN]],
         "retrying": [shown(trouble) for trouble in waiting[:MOST_TROUBLES_SHOWN]],
         "captures": captures_of(parts),
+        "ship": None if parts.shipper is None else asdict(parts.shipper.statistics()),
         "address": parts.server.address,
         "socket": str(parts.server.socket),
     }
@@ -100,6 +106,11 @@ def readings_of(parts: Parts) -> Iterator[Reading]:
     yield from ingest_readings(parts)
     for source in parts.sources:
         yield from source_readings(source)
+    if parts.shipper is not None:
+        shipped = parts.shipper.statistics()
+        yield counter("phasewatch_ship_files", "Files uploaded.", shipped.uploaded)
+        yield counter("phasewatch_ship_bytes", "Bytes uploaded.", shipped.bytes)
+        yield counter("phasewatch_ship_deleted_files", "Files deleted here once the bucket held them.", shipped.deleted)
     decode = parts.pool.statistics()
     yield counter("phasewatch_decode_files", "Files given to decoder processes.", decode.files)
     yield counter("phasewatch_decode_failures", "Files that no profile was found in.", decode.failures)

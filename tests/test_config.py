@@ -109,7 +109,7 @@ def test_all_mistakes_are_told_at_once_with_their_lines(tmp_path: Path) -> None:
         (6, "ingest.workers = 0: must be a whole number from 1 to 64"),
         (7, "ingest.batch_files = True: must be a whole number from 1 to 10000"),
         (11, "unknown setting 'pth'; did you mean 'path'?"),
-        (10, "a source needs a path"),
+        (10, "a source needs a path, or jobs in its place"),
         (12, "unknown section [stor]; did you mean 'store'?"),
     ]
 
@@ -249,3 +249,32 @@ def test_odd_files_are_mistakes_and_no_crash(text: str, mistake: str, tmp_path: 
     path = tmp_path / "c.toml"
     path.write_text(text)
     assert any(mistake in str(found) for found in check_config(path, HOME))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ('[[source]]\njob = "a"\n', 1, "needs a path, or jobs"),
+        ('[[source]]\npath = "/a"\njobs = "s3://bucket/*"\n', 1, "needs a path, or jobs"),
+        ('[[source]]\njobs = "/data/*"\n', 2, "jobs is for buckets"),
+        ('[[source]]\njobs = "s3://bucket/a/b"\n', 2, "holds no \\*"),
+        ('[[source]]\njobs = "s3://bu*/a"\n', 2, "names no bucket"),
+    ],
+)
+def test_a_pattern_of_jobs_is_checked(tmp_path: Path, text: str, line: int, message: str) -> None:
+    found = mistakes(tmp_path, text)
+    assert any(re.search(message, told) for _, told in found), found
+    assert line in [number for number, _ in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[ship]\npath = "/a"\n', "needs both"),
+        ('[ship]\nto = "s3://bucket/a"\n', "needs both"),
+        ('[ship]\npath = "/a"\nto = "bucket/a"\n', "no place in S3"),
+    ],
+)
+def test_half_a_shipment_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load_settings(written(tmp_path, text), HOME)

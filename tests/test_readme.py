@@ -34,7 +34,7 @@ def metric_names() -> set[str]:
 
 @pytest.mark.parametrize("name", sorted(metric_names()))
 def test_every_metric_is_described(name: str) -> None:
-    prefix = re.fullmatch(r"(phasewatch_(?:ingest|source|decode|store|query)_)(.+)", name)
+    prefix = re.fullmatch(r"(phasewatch_(?:ingest|source|decode|store|query|ship)_)(.+)", name)
     if prefix is None:
         assert name in README
     else:

@@ -24,13 +24,14 @@ class Clients:
         self._open: dict[tuple[S3Settings, str], S3Client] = {}
 
     async def prepare(self, settings: Settings) -> None:
-        """Open what is missing for the sources of some settings; nothing where no source is in S3.
+        """Open what is missing for the sources of some settings; nothing where nothing is in S3.
 
         Raises:
             ConfigError: a profile or an endpoint cannot be used.
         """
         ways = dict.fromkeys((source.s3, "s3") for source in settings.source if source.type == "s3")
         ways |= dict.fromkeys((source.s3, "sqs") for source in settings.source if source.sqs)
+        ways |= {(settings.ship_s3, "s3"): None} if settings.ship_path else {}
         if ways.keys() - self._open.keys():
             from monitor.sources.s3_client import open_s3_client  # half a second: only who watches a bucket pays
 
