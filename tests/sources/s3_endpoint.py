@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from email.utils import formatdate
@@ -55,6 +55,7 @@ class Endpoint:
         requests: by operation: list, get, head, put, delete.
         judge: decides which requests go wrong.
         hidden: keys that exist and are not listed yet.
+        headers: of each request, with its operation.
         at_once: the most requests that were under way at the same time.
     """
 
@@ -64,6 +65,7 @@ class Endpoint:
         self.requests: Counter[str] = Counter()
         self.judge: Judge = lambda operation, key: None
         self.hidden: set[str] = set()
+        self.headers: list[tuple[str, Mapping[str, str]]] = []
         self.url = ""
         self.at_once = self._under_way = 0
         self.stopping = anyio.Event()
@@ -94,6 +96,7 @@ class Endpoint:
         _, _, key = request.path.lstrip("/").partition("/")
         operation = {"GET": "get" if key else "list"}.get(request.method, request.method.lower())
         self.requests[operation] += 1
+        self.headers.append((operation, request.headers))
         self._under_way += 1
         self.at_once = max(self.at_once, self._under_way)
         try:
