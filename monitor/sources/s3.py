@@ -164,6 +164,7 @@ class S3Source:
 
     def statistics(self) -> SourceStatistics:
         """Say what happened since the start."""
+        requests = self._pacer.counts() | (self._queue.counts() if self._queue else {})
         return SourceStatistics(
             polls=self._polls,
             last_poll_seconds=self._last_poll_seconds,
@@ -172,12 +173,12 @@ class S3Source:
             spans_seen=self._finder.spans_seen,
             ignored_names=self._finder.sorter.ignored_names,
             refused_links=0,
-            unreadable_folders=self._finder.folders,
+            unreadable_folders=sum(count for result, count in requests.get("list", {}).items() if result != "ok"),
             events=self._queue.events if self._queue else 0,
             events_active=self._queue is not None and self._queue.active,
             listings=self._finder.listings,
             listing_seconds=self._finder.listing_seconds,
-            requests=self._pacer.counts() | (self._queue.counts() if self._queue else {}),
+            requests=requests,
             messages_set_aside=self._queue.set_aside if self._queue else 0,
             requests_at_once=self._pacer.room,
             trouble=self._pacer.pausing,

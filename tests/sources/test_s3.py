@@ -79,7 +79,10 @@ async def test_a_bucket_that_is_not_there_is_waited_for(moto_server: MotoServer)
         source = S3Source(client, S3Url("not-there", ""), job="job", poll_interval_seconds=NEVER_SECONDS)
         async with running(source) as collector:
             assert not source.statistics().available
+            failed = source.statistics().unreadable_folders
+            assert failed >= 1
             await source.poll()
+            assert source.statistics().unreadable_folders > failed
             assert collector.refs == []
 
 
