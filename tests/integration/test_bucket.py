@@ -141,7 +141,7 @@ async def test_several_jobs_local_and_in_buckets_are_followed_at_once(
         assert [(job.job, job.spans) for job in jobs] == [(f"job-{number}", profiles) for number in range(3)]
         counted = f'operation="get",result="ok",source="s3://{bucket}/one"'
         with anyio.fail_after(30):  # a page on which no profile is new is drawn every ten seconds
-            while counted not in (await client.raw("/metrics"))[1].decode():
+            while counted not in (await client.raw("/metrics"))[1].decode():  # noqa: ASYNC110
                 await anyio.sleep(0.05)
 
 
