@@ -104,7 +104,8 @@ def load_settings(
     read_environment(reader, environ)
     for key, value in (overrides or {}).items():
         if key == "source.path":
-            reader.sources = [{"path": str(value)}]
+            reader.sources = [{}]
+            reader.take(SOURCE_SETTINGS, "path", str(value), "PATH", reader.sources[0])
             check_place(reader, reader.sources[0], "PATH")
         else:
             reader.take(SETTINGS, key, value, f"option for {key}", reader.values)

@@ -35,7 +35,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     path."""
 
     max_bytes: int
-    files: list[tuple[str, bytes | None, str, str]]
+    files: list[tuple[str, bytes | None, bytes, bytes]]
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -100,7 +100,9 @@ def answer_to(request: Request, begin: Callable[[int], None]) -> Answer:
             data = given
             if data is None:
                 try:
-                    data, versions[place] = read_file(LocalFile(path, root), request.max_bytes)
+                    data, versions[place] = read_file(
+                        LocalFile(os.fsdecode(path), os.fsdecode(root)), request.max_bytes
+                    )
                 except ReadError as error:
                     versions[place] = error.version
                     raise

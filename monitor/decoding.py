@@ -7,6 +7,7 @@ the others of its batch are decoded again by its successor.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -287,12 +288,12 @@ async def open_decode_pool(
         await pool.aclose()
 
 
-def on_wire(profiler: str, file: Readable) -> tuple[str, bytes | None, str, str]:
+def on_wire(profiler: str, file: Readable) -> tuple[str, bytes | None, bytes, bytes]:
     """Put one file into a request."""
     if isinstance(file, FileData):
-        return profiler, file.data, "", ""
+        return profiler, file.data, b"", b""
     if isinstance(file, LocalFile):
-        return profiler, None, file.path, file.root
+        return profiler, None, os.fsencode(file.path), os.fsencode(file.root)  # names need not be text
     raise TypeError("a file that was not read is not sent")
 
 

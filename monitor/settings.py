@@ -64,7 +64,7 @@ def size(least: int, most: int) -> Callable[[object], object]:
 def word(value: object) -> object:
     """Read any text."""
     if not isinstance(value, str) or not value.isprintable():
-        raise ValueError("must be a text without control characters")
+        raise ValueError("must be a text (UTF-8) without control characters")
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -278,3 +279,9 @@ def test_a_pattern_of_jobs_is_checked(tmp_path: Path, text: str, line: int, mess
 def test_half_a_shipment_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         load_settings(written(tmp_path, text), HOME)
+
+
+@pytest.mark.parametrize("path", [os.fsdecode(b"/data/\xff"), "/data/a\nb", ""])
+def test_a_path_on_the_command_line_is_checked_as_one_in_a_file(path: str) -> None:
+    with pytest.raises(SettingsError, match=r"PATH: path = .*must"):
+        load_settings(None, HOME, {"source.path": path})

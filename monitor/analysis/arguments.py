@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Literal
 
+import numpy as np
+
 from monitor.answers import ANY_NODE
 from monitor.errors import ArgumentError
 from monitor.selection import NO_END_STEP
@@ -41,13 +43,15 @@ def read_step(name: str, value: object) -> int:
 
 def whole_number(name: str, value: object, allowed: str) -> int:
     """Read a whole number of whatever type, such as numpy's."""
+    if isinstance(value, (bool, np.bool_, bytes, bytearray)):
+        raise ArgumentError(name, value, allowed)
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         pass
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ArgumentError(name, value, allowed) from None
     if not number.is_integer():
         raise ArgumentError(name, value, allowed)
@@ -86,7 +90,7 @@ def read_phase(name: str, value: object) -> StepPhase:
     """Read a step phase: a member of StepPhase, the original library's included."""
     if isinstance(value, StepPhase):
         return value
-    if isinstance(value, Enum) and value.value in PHASES_BY_WORD:
+    if isinstance(value, Enum) and isinstance(value.value, str) and value.value in PHASES_BY_WORD:
         return PHASES_BY_WORD[value.value]
     names = ", ".join(phase.name for phase in StepPhase)
     raise ArgumentError(name, value, f"must be a member of StepPhase: {names}")

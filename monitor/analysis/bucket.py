@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -103,6 +103,10 @@ class BucketSource(S3Source):
     def unchanged(self) -> bool:
         """Tell nothing: a bucket has to be asked."""
         return False
+
+    def unreadable(self) -> Mapping[str, str]:
+        """Return nothing: a listing that fails ends the call with an error."""
+        return {}
 
     def near(self, row: SpanRow) -> LocalFile | None:
         """Return the data file where it is kept."""

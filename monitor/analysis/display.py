@@ -24,6 +24,13 @@ def spans_title(what: str, spans: int, from_seconds: float | None, to_seconds: f
     """Say what a result is about, in plain numbers with units."""
     title = f"{what} of {spans:,} {'span' if spans == 1 else 'spans'}"
     if from_seconds is not None and to_seconds is not None:
-        begin = pd.Timestamp(from_seconds, unit="s", tz="UTC").strftime("%Y-%m-%d %H:%M:%S")
-        title += f", {to_seconds - from_seconds:.6g} s from {begin} UTC"
+        title += f", {to_seconds - from_seconds:.6g} s from {moment_of(from_seconds)}"
     return title
+
+
+def moment_of(seconds: float) -> str:
+    """Show a time since the epoch; one past the calendar, as from a writer with another unit, as a number."""
+    try:
+        return pd.Timestamp(seconds, unit="s", tz="UTC").strftime("%Y-%m-%d %H:%M:%S") + " UTC"
+    except (ValueError, OverflowError, NotImplementedError):
+        return f"{seconds:.0f} s"

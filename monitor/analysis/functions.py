@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from monitor.analysis.arguments import whole_number
 from monitor.analysis.tabular import FunctionResult
 from monitor.errors import ArgumentError
 from monitor.exports.pstats import Value, pstats_dictionary
@@ -110,11 +111,13 @@ class cProfileStats(FunctionResult["cProfileStats"]):
             ArgumentError: `by` is no Metrics, or `n` no whole number of functions.
         """
         word = by.value if isinstance(by, Enum) else None
-        if word not in {metric.value for metric in Metrics}:
+        if not isinstance(word, str) or word not in {metric.value for metric in Metrics}:
             names = ", ".join(metric.name for metric in Metrics)
             raise ArgumentError("by", by, f"must be a member of Metrics: {names}")
-        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-            raise ArgumentError("n", n, "must be a whole number of functions, 0 or more")
+        allowed = "must be a whole number of functions, 0 or more"
+        n = whole_number("n", n, allowed)
+        if n < 0:
+            raise ArgumentError("n", n, allowed)
         ps: Any = self.ps
         if ps.stream is self._stdout:  # a notebook may have replaced the standard output since
             ps.stream = self._stdout = sys.stdout

@@ -46,7 +46,7 @@ class SourceAnswers:
         self._index = Index(Catalog())
         self._store = MemoryStore()
         self._finder = Finder(self._index)
-        self._loaded = self._closed = False
+        self._loaded = self._settled = self._closed = False
         self._told: set[Skipped] = set()
         self._bases = 1
         self._loop = LoopThread("phasewatch analysis")
@@ -67,17 +67,19 @@ class SourceAnswers:
         Raises:
             SourceUnavailable: the source cannot be read now. MonitorError: the reading has ended; says why.
         """
+        self._refuse_closed()
         with self._one_refresh:
             self._refuse_ended()
-            if self._loaded and self._intake.source.unchanged() and self._intake.ingest.at_rest:
+            if self._settled and self._intake.source.unchanged() and self._intake.ingest.at_rest:
                 return
+            self._settled = False  # an interrupted wait leaves a poll under way, during which nothing is known
             waiting = self._loop.start(self._intake.refresh)
             try:
                 wait_and_tell(waiting, self._running, self._progress)
             except IntakeEnded:
                 wait((self._running,), STOP_SECONDS)  # it is ending, and then tells why
             self._refuse_ended()
-            self._loaded = True
+            self._loaded = self._settled = True
             skipped = self._loop.start(self._intake.troubles).result()
         self._tell_of(skipped)
         self._tell_of_several_runs()
@@ -188,6 +190,7 @@ class SourceAnswers:
             yield self._finder
 
     def _refuse_closed(self) -> None:
+        self._loop.refuse_forked()
         if self._closed:
             raise MonitorError("this analysis was closed: make a new one")
 
@@ -203,16 +206,19 @@ class SourceAnswers:
         ) from error
 
     def _table(self, chosen: Chosen, scope: Scope) -> StatsTable:
+        self._loop.refuse_forked()
         entry, measures = self._store.sum_entries(chosen.numbers)
         with self._guard:
             return self._finder.table(entry, measures, chosen.bounds, scope, callers=True)
 
     def _tree(self, chosen: Chosen) -> FrameTable:
+        self._loop.refuse_forked()
         path, seconds = self._store.sum_paths(chosen.numbers)
         with self._guard:
             return self._finder.tree(path, seconds, chosen.bounds)
 
     def _rows(self, chosen: Chosen) -> list[SpanRow]:
+        self._loop.refuse_forked()
         with self._guard:
             return in_order(self._finder.rows(chosen.numbers))
 

@@ -4,7 +4,7 @@ daemon's own ingest with rows in memory. All of it lives on one event loop."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
@@ -42,6 +42,9 @@ class NotebookSource(Source, Protocol):
 
     def unchanged(self) -> bool:
         """Tell cheaply, on any thread while no poll is under way, that a poll would find nothing."""
+
+    def unreadable(self) -> Mapping[str, str]:
+        """Return the folders that cannot be read now, and why."""
 
     async def fetch_picture(self, row: SpanRow) -> str:
         """Return where the picture of a session lies on this machine, having brought it there."""
@@ -110,10 +113,11 @@ class Intake:
             raise IntakeEnded("the source has ended")
 
     async def troubles(self) -> list[Skipped]:
-        """Return the files that are missing from the answers. A folder without its file is the normal case while
-        training runs, and counts when it stays like that."""
+        """Return the files and folders that are missing from the answers. A span's folder without its file is the
+        normal case while training runs, and counts when it stays like that."""
         waiting, aside = self.ingest.troubles()
-        return [
+        folders = [Skipped(path, reason, None) for path, reason in self.source.unreadable().items()]
+        return folders + [
             Skipped(trouble.ref.ref.path, trouble.reason, trouble.version)
             for trouble in [*waiting, *aside]
             if trouble.aside or trouble.kind != "missing"

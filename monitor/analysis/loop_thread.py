@@ -48,15 +48,19 @@ class LoopThread:
         Raises:
             ForkedProcess: this is a forked child, which has no such thread. MonitorError: the loop has ended.
         """
+        self.refuse_forked()
+        try:
+            return self._portal.result().start_task_soon(function, *arguments)
+        except RuntimeError as error:
+            raise MonitorError(ENDED) from error
+
+    def refuse_forked(self) -> None:
+        """Raise ForkedProcess in a forked child. Ask before a lock is taken, which may be held for ever there."""
         if os.getpid() != self._process:
             raise ForkedProcess(
                 "this analysis was made before the process was forked, and its threads are in the parent only: "
                 "make a new one in the child"
             )
-        try:
-            return self._portal.result().start_task_soon(function, *arguments)
-        except RuntimeError as error:
-            raise MonitorError(ENDED) from error
 
     def begin(self, function: Callable[..., Awaitable[None]], *arguments: object) -> tuple[Future[None], Any]:
         """Begin a task that tells when it is ready; waits for that, and returns the task and what it told."""
@@ -66,13 +70,16 @@ class LoopThread:
         """End the loop and all its tasks, and wait for that a few seconds at most."""
         if os.getpid() != self._process or not self._thread.is_alive():
             return
+        if any(threading.current_thread() is loop._thread for loop in list(_open)):
+            # The garbage collector runs on any thread. On a loop's own the portal takes nothing, and nobody may wait.
+            threading.Thread(target=self.stop, name="phasewatch end", daemon=True).start()
+            return
         portal = self._portal.result()
         try:
             portal.start_task_soon(portal.stop, True)
         except RuntimeError:
             return  # it is stopping already
-        if threading.current_thread() is not self._thread:
-            self._thread.join(STOP_SECONDS)
+        self._thread.join(STOP_SECONDS)
 
     def _run(self) -> None:
         try:

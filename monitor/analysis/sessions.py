@@ -17,8 +17,10 @@ import pandas as pd
 from monitor.analysis.display import spans_title
 from monitor.analysis.tabular import FunctionResult, GroupedStats, StatsDiff, Tabular, diff
 from monitor.answers import FrameTable
+from monitor.errors import CorruptFile, IncompleteFile, ReadError
 from monitor.grouping import GroupBy, keep_functions
 from monitor.profiles.columns import NO_PARENT, FunctionName
+from monitor.profiles.pyinstrument import load
 from monitor.tables import StatsTable
 from monitor.trees import inclusive_seconds, keep_frames, present_paths
 
@@ -47,8 +49,9 @@ class PyinstrumentStepStats:
     def __repr__(self) -> str:
         return "<PyinstrumentStepStats: html_file_path, json_stats>"
 
-    def __reduce__(self) -> tuple[type[PyinstrumentStepStats], tuple[str, dict[str, Any]]]:
-        return PyinstrumentStepStats, (self.html_file_path, self.json_stats)
+    def __reduce__(self) -> tuple[Callable[[str, bytes], PyinstrumentStepStats], tuple[str, bytes]]:
+        # As text: pickle and copy go into nested values one call a level, and frames are nested deeply.
+        return session_of_text, (self.html_file_path, msgspec.json.encode(self.json_stats))
 
     @cached_property
     def html_file_path(self) -> str:
@@ -60,10 +63,23 @@ class PyinstrumentStepStats:
         """What pyinstrument wrote.
 
         Raises:
-            ReadError: the file has gone since.
+            ReadError: the file has gone since, or holds something else now.
         """
-        stats: dict[str, Any] = msgspec.json.decode(self._read())  # type: ignore[attr-defined]
+        try:
+            stats = load(self._read())  # type: ignore[attr-defined]
+        except (CorruptFile, IncompleteFile) as error:
+            raise ReadError(f"the session's file has changed since it was read: {error}", kind="unreadable") from error
+        if not isinstance(stats, dict):
+            raise ReadError(
+                f"the session's file has changed since it was read: it holds a {type(stats).__name__}",
+                kind="unreadable",
+            )
         return stats
+
+
+def session_of_text(html_file_path: str, text: bytes) -> PyinstrumentStepStats:
+    """Make a session again from what `__reduce__` gave."""
+    return PyinstrumentStepStats(html_file_path, msgspec.json.decode(text))
 
 
 class PyinstrumentTree(FunctionResult["PyinstrumentTree"]):

@@ -94,8 +94,10 @@ class FunctionResult(Generic[ResultT]):
             raise ArgumentError("package", package, "give package or path, or both")
         try:
             pattern = None if path is None else re.compile(path)
-        except re.error as error:
+        except (re.error, TypeError) as error:
             raise ArgumentError("path", path, f"must be a regular expression ({error})") from None
+        if pattern is not None and not isinstance(pattern.pattern, str):
+            raise ArgumentError("path", path, "must be a regular expression in text, not in bytes")
 
         def keep(name: FunctionName) -> bool:
             fits = package is None or package_of(name) == package

@@ -28,9 +28,13 @@ def wait_and_tell(waiting: Future[None], running: Future[None], progress: Callab
     """
     started, before, told = monotonic(), progress()[0], False
     timeout = QUIET_SECONDS
-    while not wait((waiting, running), timeout, FIRST_COMPLETED).done:
-        tell(before, progress(), monotonic() - started, end="")
-        told, timeout = True, TELL_SECONDS
+    try:
+        while not wait((waiting, running), timeout, FIRST_COMPLETED).done:
+            tell(before, progress(), monotonic() - started, end="")
+            told, timeout = True, TELL_SECONDS
+    except BaseException:
+        waiting.cancel()  # Ctrl-C: nobody waits for it any more
+        raise
     if told:
         tell(before, progress(), monotonic() - started, end="\n")
     if not waiting.done():
@@ -44,6 +48,8 @@ def wait_and_tell(waiting: Future[None], running: Future[None], progress: Callab
 
 def tell(before: int, now: tuple[int, int], seconds: float, *, end: str) -> None:
     """Write the line, or nothing where it could not be written over."""
+    if sys.stderr is None:  # closed by whoever started the program
+        return
     live = sys.stderr.isatty() or "ipykernel" in sys.modules
     if live or end:
         done, total = now

@@ -100,9 +100,10 @@ class PythonProfiler:
         start_step: int | str = NO_STEP,
     ) -> None:
         """Begin a span. One that is under way is lost, as in the original."""
+        start = moment(start_mode, start_step, start_phase)
         if self._start is not None:
             self._disable_profiler()
-        self._start = moment(start_mode, start_step, start_phase)
+        self._start = start
         self._enable_profiler()
 
     def stop_profiling(
@@ -225,6 +226,19 @@ class PyinstrumentPythonProfiler(PythonProfiler):
 
 
 def moment(mode: PythonProfileModes, step: int | str, phase: StepPhase) -> Moment:
-    """Describe one end of a span, now."""
-    number = None if step == NO_STEP else int(step)
-    return Moment(PythonProfileModes(mode), number, phase, time.time() * 1e6)
+    """Describe one end of a span, now.
+
+    Raises:
+        ArgumentError: the original would write such a span, and no reader would find it.
+    """
+    try:
+        number = None if step == NO_STEP else int(step)
+    except (TypeError, ValueError):
+        number = -1
+    if number is not None and number < 0:
+        raise ArgumentError("step", step, "must be a whole number, 0 or more")
+    try:
+        known = StepPhase(phase.value if isinstance(phase, Enum) else phase)
+        return Moment(PythonProfileModes(mode), number, known, time.time() * 1e6)
+    except ValueError:
+        raise ArgumentError("phase", phase, "must be a member of StepPhase") from None

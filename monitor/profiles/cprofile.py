@@ -70,7 +70,7 @@ def load(data: bytes) -> dict[Any, Any]:
     except EOFError:
         raise IncompleteFile("the file ends before its data does") from None
     except (ValueError, TypeError, MemoryError, RecursionError, OverflowError, SystemError) as error:
-        raise CorruptFile(f"not a marshalled pstats dictionary: {error or type(error).__name__}") from error
+        raise CorruptFile(f"not a marshalled pstats dictionary: {str(error) or type(error).__name__}") from error
     if type(stats) is not dict:
         raise CorruptFile(f"holds a {type(stats).__name__}, not a pstats dictionary")
     return stats

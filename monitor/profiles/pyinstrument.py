@@ -50,12 +50,21 @@ def load(data: bytes) -> Any:
         return msgspec.json.decode(text)
     except RecursionError:
         raise CorruptFile("frames are nested too deeply to be read") from None
-    except UnicodeDecodeError:
-        return load(text.decode("latin-1").encode("utf-8"))
     except msgspec.DecodeError as error:
+        if not is_utf8(text):
+            return load(text.decode("latin-1").encode("utf-8"))
         if "truncated" in str(error) or not text.endswith(b"}"):
             raise IncompleteFile(f"the JSON text ends too early: {error}") from error
         raise CorruptFile(f"not JSON: {error}") from error
+
+
+def is_utf8(text: bytes) -> bool:
+    """Tell whether a text is UTF-8."""
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 class Tree:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from time import monotonic, perf_counter, time
@@ -130,6 +130,10 @@ class LocalSource:
         Only for whoever knows that no poll is under way: the walker is not for two threads at a time.
         """
         return monotonic() < self._next_full_scan and self._walker.holds()
+
+    def unreadable(self) -> Mapping[str, str]:
+        """Return the folders that cannot be read now, and why; spans may be missing there."""
+        return dict(self._walker.unreadable)
 
     async def read(self, refs: Sequence[FileRef], *, max_bytes: int) -> list[Readable]:
         """Name data files, in the order given; decoders open them."""

@@ -96,6 +96,7 @@ class Walker:
         self._local: dict[int, bool] = {}
         self.available = False
         self.spans_seen = self.ignored_names = self.refused_links = self.unreadable_folders = 0
+        self.unreadable: dict[str, str] = {}
         self.listings = 0
         self.listing_seconds = 0.0
 
@@ -261,8 +262,9 @@ class Walker:
             return []
         for known in (folder.seen, folder.passed, folder.counted):
             known &= names
+        self.unreadable.pop(folder.path, None)
         for gone in folder.folders.keys() - names:
-            del folder.folders[gone]
+            self.unreadable.pop(folder.folders.pop(gone).path, None)
         old = self._wall - folder.modified_ns / 1e9 >= self._old_seconds(folder)
         folder.settled = old or now - folder.first_seen >= TRUST_SECONDS
         folder.pause = min(2 * folder.pause, LONGEST_PAUSE_SECONDS) if folder.undecided else 0.5
@@ -375,10 +377,12 @@ class Walker:
         """Forget what lay in a folder that is gone, or complain of one that cannot be read."""
         folder.modified_ns = -1
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            self.unreadable.pop(folder.path, None)
             folder.seen.clear()
             folder.folders.clear()
             return
         self.unreadable_folders += 1
+        self.unreadable[folder.path] = f"cannot be listed: {error.strerror}"
         log_once(
             logger, f"folder:{folder.path}", "cannot list %s: %s", folder.path, error.strerror, level=logging.WARNING
         )

@@ -241,3 +241,17 @@ def test_a_folder_that_cannot_be_written_is_told_and_the_profiler_is_off(tmp_pat
         writer.stop_profiling(StepPhase.END)
     assert sys.getprofile() is None
     writer.stop_profiling(StepPhase.END)
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_no_reader_would_find_is_refused_before_anything_is_lost(tmp_path: Path) -> None:
+    profilers: Any = import_module("smdebug.profiler.python_profiler")
+    core: Any = import_module("smdebug.core.utils")
+    writer = profilers.cProfilePythonProfiler(tmp_path, core.FRAMEWORK.PYTORCH, profilers.cProfileTimer.TOTAL_TIME)
+    writer.start_profiling(StepPhase.STEP_START, PythonProfileModes.TRAIN, 3)
+    for phase, step in (("x", 4), (StepPhase.STEP_START, -1), (StepPhase.STEP_START, "four")):
+        with pytest.raises(ArgumentError, match=r"^(phase|step)="):
+            writer.start_profiling(phase, PythonProfileModes.TRAIN, step)
+    assert sys.getprofile() is not None  # the span that is under way goes on
+    writer.stop_profiling(StepPhase.STEP_END, PythonProfileModes.TRAIN, 3)
+    assert len(list(tmp_path.glob("framework/pytorch/cprofile/*/train-3-*/python_stats"))) == 1
