@@ -94,6 +94,12 @@ def test_every_alert_says_what_and_where_to_read_on(rule: dict[str, Any]) -> Non
     assert anchor == rule["alert"].lower()
 
 
+@pytest.mark.parametrize("name", ALERT_NAMES)
+def test_every_alert_is_described(name: str) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.search(rf"^\| .*`(?:{name}|…{name.removeprefix('Phasewatch')})`.* \| ", readme, re.MULTILINE)
+
+
 @pytest.mark.parametrize("name", sorted(RECORDED))
 def test_recorded_names_say_level_metric_and_operations(name: str) -> None:
     assert re.fullmatch(r"(training_job|node|part|node_part|function):phasewatch_[a-z_]+:[a-z]+(_?[a-z0-9]+)*", name)
