@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def prometheus(folder: Path, target: str) -> Iterator[str]:
+def prometheus(folder: Path, target: str, rule_files: Sequence[Path] = ()) -> Iterator[str]:
     """Run Prometheus on one target; gives its address."""
     folder.mkdir()
     config = {
         "global": {"scrape_interval": "200ms"},
+        "rule_files": [str(file) for file in rule_files],
         "scrape_configs": [{"job_name": "phasewatch", "static_configs": [{"targets": [target]}]}],
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))
