@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket as sockets
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -33,9 +34,11 @@ from monitor.ingest import Ingest
 from monitor.layout import SpanKey
 from monitor.logs import configure_logging
 from monitor.metrics import MetricsPage
+from monitor.notify import Notifier
 from monitor.queries import Queries
 from monitor.reading import FileData, LocalFile, read_file
 from monitor.rows import SpanRows
+from monitor.service import Service
 from monitor.settings import Settings
 from monitor.sidecars import Sidecars
 from monitor.sources.base import FileRef, Source
@@ -64,6 +67,18 @@ RESTART_ONLY = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a service manager gives the daemon: nothing, where there is none.
+
+    Attributes:
+        notifier: tells it how the daemon does. listener: the query socket, where it has made one.
+    """
+
+    notifier: Notifier = field(default_factory=Notifier)
+    listener: sockets.socket | None = None
+
+
 @dataclass(slots=True, kw_only=True)
 class Round:
     """The parts that a reload builds anew."""
@@ -84,8 +99,18 @@ class Daemon:
         queries: answers questions, also for the demo's table.
     """
 
-    def __init__(self, settings: Settings, store: Store, index: Index, budgets: Budgets) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        index: Index,
+        budgets: Budgets,
+        service: Service,
+        listener: sockets.socket | None,
+    ) -> None:
         self.settings = settings
+        self.service = service
+        self._listener = listener
         self.started = time.time()
         self.store = store
         self.index = index
@@ -193,6 +218,7 @@ class Daemon:
                     listen_api=settings.daemon_listen_api,
                     max_concurrent=settings.query_max_concurrent,
                     timeout_seconds=settings.query_timeout_seconds,
+                    inherited=self._listener,
                 ) as self.server,
             ):
                 while not self._stop.is_set():
@@ -223,9 +249,14 @@ class Daemon:
                 for number, source in enumerate(current.sources):
                     inner.start_soon(self._run_source, inner, current, number, source)
                 inner.start_soon(self._report_progress, current)
+                inner.start_soon(self.service.run, self.parts)
                 logger.info("watching %s", ", ".join(source.name for source in current.sources))
                 task_status.started()
                 await self._reload.wait()
+                if self._stop.is_set():
+                    self.service.stopping()
+                else:
+                    self.service.reloading()
                 inner.cancel_scope.cancel()
             self._mark = current.ingest.stored_mark
             with anyio.move_on_after(STOP_SECONDS, shield=True):
@@ -359,6 +390,7 @@ async def run_daemon(
     beside: Beside | None = None,
     beside_forever: Beside | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    surroundings: Surroundings | None = None,
 ) -> None:
     """Open the store, load the index and run a daemon until it is stopped.
 
@@ -367,14 +399,23 @@ async def run_daemon(
         beside: runs beside the daemon once it answers; the daemon stops when it returns.
         beside_forever: the same, but is cancelled when the daemon stops.
         progress: told how many of how many spans are loaded; called in a worker thread.
+        surroundings: of a service.
 
     Raises:
         ConfigError: a setting cannot be used; StoreError: the store cannot.
     """
+    given = surroundings or Surroundings()
+    service = Service(given.notifier)
+
+    def show_loading(done: int, total: int) -> None:
+        progress(done, total)
+        service.loading(done, total)
+
     with open_state(settings) as store:
-        index = await anyio.to_thread.run_sync(load_index, store, progress)
+        index = await anyio.to_thread.run_sync(load_index, store, show_loading)
         load_budgets = partial(Budgets.load, store, limit=settings.metrics_functions_per_phase)
-        daemon = Daemon(settings, store, index, await anyio.to_thread.run_sync(load_budgets))
+        budgets = await anyio.to_thread.run_sync(load_budgets)
+        daemon = Daemon(settings, store, index, budgets, service, given.listener)
         if len(index.spans):
             logger.info("loaded %d profiles from %s", len(index.spans), settings.daemon_state_dir)
         async with anyio.create_task_group() as group:

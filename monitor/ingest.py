@@ -108,6 +108,9 @@ class Keeper(Protocol):
 class Ingest:
     """The way of files into store and index.
 
+    Attributes:
+        turns: how often the storing task came round or tried the store again; it stands still when that task does.
+
     Args:
         sources: where files come from; `Place.source` is a position in it.
         stored_mark: how much of the index's catalogue the store has already.
@@ -162,6 +165,7 @@ class Ingest:
         self._stored = self._empty = self._bytes = self._batches = self._store_failures = 0
         self._lag_seconds = 0.0
         self.sidecars = sidecars
+        self.turns = 0
 
     # -- coming in -------------------------------------------------------------------------------------------------
 
@@ -238,6 +242,7 @@ class Ingest:
             group.start_soon(self._retry_failed)
             task_status.started()
             while True:
+                self.turns += 1
                 taken = None
                 with anyio.move_on_after(UPKEEP_SECONDS):
                     taken = await receive.receive()
@@ -322,6 +327,7 @@ class Ingest:
     async def _commit(self, spans: SpanRows, profiles: ProfileRows) -> None:
         pause = 0.5
         while True:
+            self.turns += 1
             try:
                 with anyio.CancelScope(shield=True):  # a batch that is in hand at the stop is finished, once
                     self._mark = await anyio.to_thread.run_sync(
