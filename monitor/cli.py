@@ -103,9 +103,10 @@ def run(path: str | None, config_file: Path | None, **options: str | None) -> No
       phasewatch run -c /etc/phasewatch/phasewatch.toml
     """
     from monitor.activation import take_listener
-    from monitor.daemon import Surroundings, run_daemon
+    from monitor.daemon import run_daemon
     from monitor.notify import take_notifier
     from monitor.progress import loading_bar, show_catching_up
+    from monitor.service import Surroundings
 
     def read() -> Settings:
         return load_settings(config_file, os.environ, overrides_of(path, options))
@@ -268,7 +269,18 @@ def find_socket() -> Path:
     if settings_socket:
         return Path(settings_socket)
     own = default_socket(os.environ, default_state_dir(os.environ))
-    return next((path for path in (own, *SERVICE_SOCKETS) if path.exists()), own)
+    return next((path for path in (own, *SERVICE_SOCKETS) if may_be_there(path)), own)
+
+
+def may_be_there(path: Path) -> bool:
+    """Tell whether something is there, or hidden from us, so that asking it says why it cannot be asked."""
+    try:
+        path.lstat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def overrides_of(path: str | None, options: Mapping[str, str | None]) -> dict[str, object]:

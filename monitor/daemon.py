@@ -14,7 +14,7 @@ import socket as sockets
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -34,11 +34,10 @@ from monitor.ingest import Ingest
 from monitor.layout import SpanKey
 from monitor.logs import configure_logging
 from monitor.metrics import MetricsPage
-from monitor.notify import Notifier
 from monitor.queries import Queries
 from monitor.reading import FileData, LocalFile, read_file
 from monitor.rows import SpanRows
-from monitor.service import Service
+from monitor.service import Service, Surroundings
 from monitor.settings import Settings
 from monitor.sidecars import Sidecars
 from monitor.sources.base import FileRef, Source
@@ -65,18 +64,6 @@ RESTART_ONLY = (
     "query_timeout_seconds",
     "query_watch_events",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What a service manager gives the daemon: nothing, where there is none.
-
-    Attributes:
-        notifier: tells it how the daemon does. listener: the query socket, where it has made one.
-    """
-
-    notifier: Notifier = field(default_factory=Notifier)
-    listener: sockets.socket | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -109,7 +109,8 @@ class Ingest:
     """The way of files into store and index.
 
     Attributes:
-        turns: how often the storing task came round or tried the store again; it stands still when that task does.
+        turns: how often the storing task came round, at least once a second but for a batch or a chore that takes
+            longer, also while the store cannot be written; it stands still when that task does.
 
     Args:
         sources: where files come from; `Place.source` is a position in it.
@@ -327,7 +328,6 @@ class Ingest:
     async def _commit(self, spans: SpanRows, profiles: ProfileRows) -> None:
         pause = 0.5
         while True:
-            self.turns += 1
             try:
                 with anyio.CancelScope(shield=True):  # a batch that is in hand at the stop is finished, once
                     self._mark = await anyio.to_thread.run_sync(
@@ -337,8 +337,15 @@ class Ingest:
             except StoreError as error:
                 self._store_failures += 1
                 log_once(logger, f"store:{error}", "%s; trying again", error, level=logging.ERROR)
-                await anyio.sleep(pause)
+                await self._pause(pause)
                 pause = min(pause * 2, LONGEST_STORE_PAUSE_SECONDS)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait before the store is tried again, coming round as often as without it."""
+        until = anyio.current_time() + seconds
+        while (left := until - anyio.current_time()) > 0:
+            self.turns += 1
+            await anyio.sleep(min(left, UPKEEP_SECONDS))
 
     def _new_places(self, taken: Taken) -> list[int]:
         """Return which files of a batch hold a span that is not stored yet, each span once."""

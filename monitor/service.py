@@ -7,8 +7,9 @@ alive. Nothing here may fail or hold up the daemon.
 from __future__ import annotations
 
 import logging
+import socket as sockets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 
@@ -25,6 +26,18 @@ SHORTEST_WATCHDOG_SECONDS = 3.0
 """An idle storing task comes round once a second."""
 MORE_TIME_SECONDS = 120.0
 MOST_SOURCES_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a service manager gives the daemon: nothing, where there is none.
+
+    Attributes:
+        notifier: tells it how the daemon does. listener: the query socket, where it has made one.
+    """
+
+    notifier: Notifier = field(default_factory=Notifier)
+    listener: sockets.socket | None = None
 
 
 @dataclass(slots=True)
@@ -84,7 +97,10 @@ class Service:
             states.append(status(text))
         pulse = (parts.ingest, parts.ingest.turns)
         if pulse != self._pulse:
-            states.append("WATCHDOG=1" if ready else extend(MORE_TIME_SECONDS))
+            if not ready:
+                states.append(extend(MORE_TIME_SECONDS))
+            elif self.notifier.watchdog_seconds:
+                states.append("WATCHDOG=1")
         if not states:
             return
         if self.notifier.send(*states):

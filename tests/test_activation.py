@@ -1,4 +1,4 @@
-"""A socket that was handed over is taken when it is one listening unix stream socket, and else refused with a reason."""
+"""A socket that was handed over is taken when it is one listening unix stream socket, else refused with a reason."""
 
 from __future__ import annotations
 

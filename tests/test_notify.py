@@ -1,4 +1,4 @@
-"""Messages to a service manager, over real datagram sockets: never waits, never fails, and leaves nothing to children."""
+"""Messages to a service manager, over real datagram sockets: never waits, never fails, leaves nothing to children."""
 
 from __future__ import annotations
 
