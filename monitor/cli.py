@@ -7,6 +7,7 @@ argument is wrong; 3 the store cannot be used.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import os
 import signal
@@ -34,6 +35,8 @@ GC_THRESHOLDS = (50_000, 20, 50)
 M_ARENA_MAX = -8
 MALLOC_ARENAS = 2
 """Each thread would otherwise keep a heap of its own, which after catching up holds some ten megabytes for nothing."""
+SERVICE_SOCKETS = (Path("/run/phasewatch.sock"), Path("/run/phasewatch/phasewatch.sock"))
+"""Where the units in systemd/ put the query socket: phasewatch.socket, or phasewatch.service by itself."""
 
 Words = Mapping[str, Any]
 
@@ -99,21 +102,32 @@ def run(path: str | None, config_file: Path | None, **options: str | None) -> No
       phasewatch run s3://my-bucket/resnet50/profiler-output --job resnet50
       phasewatch run -c /etc/phasewatch/phasewatch.toml
     """
+    from monitor.activation import take_listener
     from monitor.daemon import run_daemon
+    from monitor.notify import take_notifier
     from monitor.progress import loading_bar, show_catching_up
+    from monitor.service import Surroundings
 
     def read() -> Settings:
         return load_settings(config_file, os.environ, overrides_of(path, options))
 
+    surroundings = Surroundings(notifier=take_notifier(os.environ), listener=take_listener(os.environ))
     settings = read()
     if not settings.source:
         raise ConfigError("nothing to watch: name a folder, `phasewatch run PATH`, or a config file with a [[source]]")
     configure_logging(settings.log_level, settings.log_format)  # type: ignore[arg-type]
     prepare_memory()
+    faulthandler.enable()  # a watchdog ends the process by SIGABRT: the log then says where each thread was
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the daemon listens to it, it must not end the process
     with loading_bar() as progress:
         anyio.run(
-            lambda: run_daemon(settings, reload_settings=read, progress=progress, beside_forever=show_catching_up)
+            lambda: run_daemon(
+                settings,
+                reload_settings=read,
+                progress=progress,
+                beside_forever=show_catching_up,
+                surroundings=surroundings,
+            )
         )
 
 
@@ -250,9 +264,23 @@ def prepare_memory() -> None:
 
 
 def find_socket() -> Path:
-    """Return where a daemon with default settings listens."""
+    """Return where a daemon with default settings listens: this user's, or where there is none, the machine's."""
     settings_socket = os.environ.get("PHASEWATCH_DAEMON_SOCKET")
-    return Path(settings_socket) if settings_socket else default_socket(os.environ, default_state_dir(os.environ))
+    if settings_socket:
+        return Path(settings_socket)
+    own = default_socket(os.environ, default_state_dir(os.environ))
+    return next((path for path in (own, *SERVICE_SOCKETS) if may_be_there(path)), own)
+
+
+def may_be_there(path: Path) -> bool:
+    """Tell whether something is there, or hidden from us, so that asking it says why it cannot be asked."""
+    try:
+        path.lstat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def overrides_of(path: str | None, options: Mapping[str, str | None]) -> dict[str, object]:

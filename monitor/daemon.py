@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket as sockets
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ from monitor.metrics import MetricsPage
 from monitor.queries import Queries
 from monitor.reading import FileData, LocalFile, read_file
 from monitor.rows import SpanRows
+from monitor.service import Service, Surroundings
 from monitor.settings import Settings, SourceSettings
 from monitor.sidecars import Sidecars
 from monitor.sources.base import FileRef, Source
@@ -91,8 +93,18 @@ class Daemon:
         queries: answers questions, also for the demo's table.
     """
 
-    def __init__(self, settings: Settings, store: Store, index: Index, budgets: Budgets) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        index: Index,
+        budgets: Budgets,
+        service: Service,
+        listener: sockets.socket | None,
+    ) -> None:
         self.settings = settings
+        self.service = service
+        self._listener = listener
         self.started = time.time()
         self.store = store
         self.index = index
@@ -205,6 +217,7 @@ class Daemon:
                     listen_api=settings.daemon_listen_api,
                     max_concurrent=settings.query_max_concurrent,
                     timeout_seconds=settings.query_timeout_seconds,
+                    inherited=self._listener,
                 ) as self.server:
                     while not self._stop.is_set():
                         self._round_over = anyio.Event()
@@ -236,11 +249,16 @@ class Daemon:
                     inner.start_soon(self._run_source, inner, current, number, source)
                 inner.start_soon(self._report_progress, current)
                 inner.start_soon(self._follow_jobs, clients)
+                inner.start_soon(self.service.run, self.parts)
                 if current.shipper is not None:
                     inner.start_soon(current.shipper.run)
                 logger.info("watching %s", ", ".join(source.name for source in current.sources) or "no job yet")
                 task_status.started()
                 await self._round_over.wait()
+                if self._stop.is_set():
+                    self.service.stopping()
+                elif self._settings_due:
+                    self.service.reloading()
                 inner.cancel_scope.cancel()
             self._mark = current.ingest.stored_mark
             with anyio.move_on_after(STOP_SECONDS, shield=True):
@@ -405,6 +423,7 @@ async def run_daemon(
     beside: Beside | None = None,
     beside_forever: Beside | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    surroundings: Surroundings | None = None,
 ) -> None:
     """Open the store, load the index and run a daemon until it is stopped.
 
@@ -413,14 +432,23 @@ async def run_daemon(
         beside: runs beside the daemon once it answers; the daemon stops when it returns.
         beside_forever: the same, but is cancelled when the daemon stops.
         progress: told how many of how many spans are loaded; called in a worker thread.
+        surroundings: of a service.
 
     Raises:
         ConfigError: a setting cannot be used; StoreError: the store cannot.
     """
+    given = surroundings or Surroundings()
+    service = Service(given.notifier)
+
+    def show_loading(done: int, total: int) -> None:
+        progress(done, total)
+        service.loading(done, total)
+
     with open_state(settings) as store:
-        index = await anyio.to_thread.run_sync(load_index, store, progress)
+        index = await anyio.to_thread.run_sync(load_index, store, show_loading)
         load_budgets = partial(Budgets.load, store, limit=settings.metrics_functions_per_phase)
-        daemon = Daemon(settings, store, index, await anyio.to_thread.run_sync(load_budgets))
+        budgets = await anyio.to_thread.run_sync(load_budgets)
+        daemon = Daemon(settings, store, index, budgets, service, given.listener)
         if len(index.spans):
             logger.info("loaded %d profiles from %s", len(index.spans), settings.daemon_state_dir)
         async with anyio.create_task_group() as group:

@@ -108,6 +108,10 @@ class Keeper(Protocol):
 class Ingest:
     """The way of files into store and index.
 
+    Attributes:
+        turns: how often the storing task came round, at least once a second but for a batch or a chore that takes
+            longer, also while the store cannot be written; it stands still when that task does.
+
     Args:
         sources: where files come from; `Place.source` is a position in it.
         stored_mark: how much of the index's catalogue the store has already.
@@ -162,6 +166,7 @@ class Ingest:
         self._stored = self._empty = self._bytes = self._batches = self._store_failures = 0
         self._lag_seconds = 0.0
         self.sidecars = sidecars
+        self.turns = 0
 
     # -- coming in -------------------------------------------------------------------------------------------------
 
@@ -238,6 +243,7 @@ class Ingest:
             group.start_soon(self._retry_failed)
             task_status.started()
             while True:
+                self.turns += 1
                 taken = None
                 with anyio.move_on_after(UPKEEP_SECONDS):
                     taken = await receive.receive()
@@ -331,8 +337,15 @@ class Ingest:
             except StoreError as error:
                 self._store_failures += 1
                 log_once(logger, f"store:{error}", "%s; trying again", error, level=logging.ERROR)
-                await anyio.sleep(pause)
+                await self._pause(pause)
                 pause = min(pause * 2, LONGEST_STORE_PAUSE_SECONDS)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait before the store is tried again, coming round as often as without it."""
+        until = anyio.current_time() + seconds
+        while (left := until - anyio.current_time()) > 0:
+            self.turns += 1
+            await anyio.sleep(min(left, UPKEEP_SECONDS))
 
     def _new_places(self, taken: Taken) -> list[int]:
         """Return which files of a batch hold a span that is not stored yet, each span once."""

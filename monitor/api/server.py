@@ -6,6 +6,7 @@ The one place besides ingest where any exception of one request is caught: it is
 from __future__ import annotations
 
 import logging
+import socket as unix_sockets
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -24,7 +25,7 @@ from monitor.api.openapi import openapi_document
 from monitor.api.parameters import Values, scope_of, shortened
 from monitor.api.routes import ROUTES, WATCH_PARAMETERS, Reply, Route, check_names
 from monitor.api.schema import ErrorAnswer, ErrorBody
-from monitor.api.sockets import unix_listener
+from monitor.api.sockets import query_listener
 from monitor.api.watch import stream_events
 from monitor.errors import ConfigError, QueryError, SourceUnavailable, StoreError
 from monitor.metrics import CONTENT_TYPE
@@ -219,6 +220,7 @@ async def open_server(
     listen_api: bool,
     max_concurrent: int,
     timeout_seconds: float,
+    inherited: unix_sockets.socket | None = None,
 ) -> AsyncIterator[Server]:
     """Serve until the block is left.
 
@@ -226,14 +228,15 @@ async def open_server(
         socket_mode: access rights of the unix socket.
         listen: HOST:PORT for TCP, port 0 for any; "" for none.
         listen_api: serve /v1 over TCP too.
+        inherited: a listening unix socket, used in place of making one; closed at the end.
 
     Raises:
         ConfigError: the socket or the address is taken or cannot be used.
     """
     limiter = anyio.CapacityLimiter(max_concurrent)
-    server = Server(socket=socket, _limiter=limiter)
-    application = Application(engine=engine, server=server, limiter=limiter, timeout_seconds=timeout_seconds)
-    with unix_listener(socket, socket_mode) as listener:
+    with query_listener(socket, socket_mode, inherited) as (listener, path):
+        server = Server(socket=path, _limiter=limiter)
+        application = Application(engine=engine, server=server, limiter=limiter, timeout_seconds=timeout_seconds)
         local = await start_runner(application.build(with_api=True, with_capture=True))
         try:
             await web.SockSite(local, listener).start()

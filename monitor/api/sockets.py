@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from monitor.activation import path_of
 from monitor.errors import ConfigError
 
 BACKLOG = 128
@@ -44,6 +45,21 @@ def unix_listener(path: Path, mode: int) -> Iterator[sockets.socket]:
                     path.unlink()
         finally:
             listener.close()
+
+
+@contextmanager
+def query_listener(path: Path, mode: int, inherited: sockets.socket | None) -> Iterator[tuple[sockets.socket, Path]]:
+    """Use the listener that a service manager made, whose file is the manager's, or make one; gives it and its path.
+
+    Raises:
+        ConfigError: as `unix_listener`.
+    """
+    if inherited is None:
+        with unix_listener(path, mode) as listener:
+            yield listener, path
+        return
+    with inherited:
+        yield inherited, path_of(inherited)
 
 
 @contextmanager

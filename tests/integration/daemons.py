@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,21 +60,28 @@ async def daemon_inside(settings: Settings) -> AsyncIterator[tuple[Daemon, Async
 
 @contextmanager
 def daemon_child(
-    folder: Path, source: Path | str | None, *arguments: str
+    folder: Path,
+    source: Path | str | None,
+    *arguments: str,
+    variables: Mapping[str, str] | None = None,
+    program: Sequence[str] = ("-m", "monitor"),
 ) -> Iterator[tuple[subprocess.Popen[bytes], Client]]:
-    """Run a daemon as a child process; it is killed at the end if it still runs."""
+    """Run a daemon as a child process; it is killed at the end if it still runs.
+
+    Args:
+        variables: more for its environment. program: what Python runs.
+    """
     socket = folder / "s.sock"
     command = [
         sys.executable,
-        "-m",
-        "monitor",
+        *program,
         "run",
         *([] if source is None else [str(source)]),
         "--state-dir",
         str(folder / "state"),
     ]
     command += ["--socket", str(socket), "--listen", "127.0.0.1:0", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **(variables or {})}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
     try:
         client = Client(socket)
