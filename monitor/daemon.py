@@ -14,7 +14,7 @@ import socket as sockets
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,31 +24,26 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from monitor.answers import SpanRow
 from monitor.api.server import Server, open_server
-from monitor.bookmarks import Bookmarks
 from monitor.budgets import Budgets
 from monitor.checkpoint import load_index
 from monitor.decoding import DecodePool, open_decode_pool
 from monitor.errors import ConfigError, ReadError
 from monitor.index import Index
-from monitor.ingest import Ingest
 from monitor.layout import SpanKey
 from monitor.logs import configure_logging
-from monitor.metrics import MetricsPage
 from monitor.queries import Queries
 from monitor.reading import FileData, LocalFile, read_file
+from monitor.rounds import Lasting, Round, build_round
 from monitor.rows import SpanRows
 from monitor.service import Service, Surroundings
 from monitor.settings import Settings, SourceSettings
-from monitor.sidecars import Sidecars
 from monitor.sources.base import FileRef, Source
-from monitor.sources.opening import Clients, build_source, open_clients
+from monitor.sources.opening import Clients, open_clients
 from monitor.status import Parts, readings_of, status_of
 from monitor.store import Store, open_store
-from monitor.upkeep import Retention, Upkeep
 from monitor.watchers import Watchers
 
 if TYPE_CHECKING:
-    from monitor.shipping import Shipper
     from monitor.sources.s3_jobs import Jobs
 
 logger = logging.getLogger("phasewatch.daemon")
@@ -70,20 +65,6 @@ RESTART_ONLY = (
     "query_timeout_seconds",
     "query_watch_events",
 )
-
-
-@dataclass(slots=True, kw_only=True)
-class Round:
-    """The parts that a reload builds anew."""
-
-    settings: Settings
-    sources: list[Source]
-    pool: DecodePool
-    ingest: Ingest
-    upkeep: Upkeep
-    page: MetricsPage
-    first_poll_done: list[bool]
-    shipper: Shipper | None
 
 
 class Daemon:
@@ -269,69 +250,16 @@ class Daemon:
         current.first_poll_done[number] = True
 
     def _build_round(self, pool: DecodePool, clients: Clients) -> Round:
-        settings = self.settings
-        bookmarks = Bookmarks(self.store)
-        sources = [
-            build_source(source, clients, cursors=bookmarks.of(number, f"{source.job}:{source.path}"))
-            for number, source in enumerate(self._watched)
-        ]
-        self.budgets.limit = settings.metrics_functions_per_phase
-        upkeep = Upkeep(
-            store=self.store,
-            index=self.index,
-            budgets=self.budgets,
-            retention=Retention(
-                days=settings.store_retention_days,
-                spans=settings.store_retention_spans,
-                every_seconds=settings.store_retention_interval_seconds,
-            ),
-            wall_clock=time.time,
-            choose_every_seconds=settings.metrics_refresh_seconds,
-            bookmarks=bookmarks,
-        )
-        ingest = Ingest(
-            sources=sources,
+        return build_round(
+            self.settings,
+            self._watched,
+            Lasting(store=self.store, index=self.index, budgets=self.budgets, mark=self._mark),
             pool=pool,
-            store=self.store,
-            index=self.index,
-            stored_mark=self._mark,
-            on_stored=self._publish,
-            upkeep=upkeep.run_due,
-            wall_clock=time.time,
-            batch_files=settings.ingest_batch_files,
-            linger_seconds=settings.ingest_linger_seconds,
-            max_file_bytes=settings.ingest_max_file_bytes,
-            broken_after_seconds=settings.ingest_broken_after_seconds,
-            recheck_seconds=settings.ingest_recheck_seconds,
-            workers=settings.ingest_workers,
-            sidecars=Sidecars(self.store),
-        )
-        bookmarks.attach(settled=ingest.settled, is_stored=ingest.is_stored)
-        page = MetricsPage(
-            index=self.index,
-            budgets=self.budgets,
+            clients=clients,
+            publish=self._publish,
             readings=lambda: readings_of(self.parts()),
-            refresh_seconds=settings.metrics_refresh_seconds,
             page=b"" if self.round is None else self.round.page.page(),
         )
-        return Round(
-            settings=settings,
-            sources=sources,
-            pool=pool,
-            ingest=ingest,
-            upkeep=upkeep,
-            page=page,
-            first_poll_done=[False] * len(sources),
-            shipper=self._build_shipper(clients, sources, ingest),
-        )
-
-    def _build_shipper(self, clients: Clients, sources: list[Source], ingest: Ingest) -> Shipper | None:
-        if not self.settings.ship_path:
-            return None
-        from monitor.shipping import shipper_beside
-
-        client = clients.of(self.settings.ship_s3)
-        return shipper_beside(self.settings, client, sources=sources, is_stored=ingest.is_stored)
 
     async def _find_jobs(self, clients: Clients) -> bool:
         """Put jobs in the place of patterns; tells whether others are to be watched than before."""

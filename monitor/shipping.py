@@ -220,11 +220,15 @@ def read_unchanged(file: Found) -> bytes | None:
 
 
 def delete_unchanged(file: Found) -> bool:
-    """Delete a file that is as it was found, and its folder when that is empty."""
+    """Delete a file that is as it was found, and its folder when that is empty; one that may not be deleted stays."""
     if state_of(file.path) != (file.size_bytes, file.modified_ns):
         return False
     path = Path(file.path)
-    path.unlink(missing_ok=True)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log_once(logger, f"delete:{error}", "cannot delete what the bucket holds: %s", error, level=logging.WARNING)
+        return False
     try:
         path.parent.rmdir()
     except OSError:
@@ -243,9 +247,9 @@ def shipper_beside(
     watched = [(number, Path(source.name)) for number, source in enumerate(sources) if "://" not in source.name]
 
     def may_delete(path: str) -> bool:
-        file = locate(path)
+        file, real = locate(path), Path(os.path.realpath(path))
         ref = FileRef(key=file.key, span=file.span, path=path)
-        return all(is_stored(number, ref) for number, root in watched if Path(path).is_relative_to(root))
+        return all(is_stored(number, ref) for number, root in watched if real.is_relative_to(root.resolve()))
 
     url = parse_s3_url(settings.ship_to)
     return Shipper(

@@ -14,8 +14,10 @@ from pathlib import Path
 import anyio
 import pytest
 
+from monitor.config import load_settings
 from monitor.s3_url import S3Url
-from monitor.shipping import Shipper
+from monitor.shipping import Shipper, shipper_beside
+from monitor.sources.local import LocalSource
 from monitor.sources.s3_client import Bucket, S3Client, open_s3_client
 from tests.integration.corpora import node_folder, span_names, write_run, write_span
 from tests.sources.moto_server import MotoServer
@@ -121,3 +123,47 @@ def test_the_command_killed_at_random_moments(moto_server: MotoServer, data_dir:
     assert "were there" in done.stderr
     assert {key: moto_server.get(bucket, key) for key in moto_server.keys(bucket)} == files_below(tmp_path)
     assert len(moto_server.keys(bucket)) == profiles
+
+
+async def test_what_may_not_be_deleted_stays_and_shipping_goes_on(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path, data_dir / "formats", nodes=1, steps=1)
+    files = files_below(tmp_path)
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    async with open_endpoint() as endpoint, open_s3_client(endpoint.settings) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", refuse)  # root, who runs the tests in CI, may delete everything
+            shipper = shipper_of(tmp_path, client, delete=True)
+            await shipper.ship_all()
+        assert files_below(tmp_path) == files == endpoint.objects
+        assert shipper.statistics().deleted == 0
+
+
+@pytest.mark.parametrize("way", ["as it is", "through a link", "relative"])
+async def test_a_file_that_a_source_watches_is_deleted_when_it_is_stored(
+    way: str, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = tmp_path / "base"
+    write_run(base, data_dir / "formats", nodes=1, steps=1)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(base)
+    watched = {"as it is": base, "through a link": tmp_path / "link", "relative": Path("base")}[way]
+    source = LocalSource(watched, job="job", poll_interval_seconds=3_600, events=False)
+    stored: set[str] = set()
+    overrides = {"ship.path": str(base), "ship.to": "s3://bucket/job", "ship.delete": True}
+    settings = load_settings(None, {"HOME": "/"}, overrides)
+    async with open_endpoint() as endpoint, open_s3_client(endpoint.settings) as client:
+        shipper = shipper_beside(
+            settings, client, sources=[source], is_stored=lambda number, ref: ref.key.span in stored
+        )
+        shipper._settle = 0.0
+        await shipper.ship_all()
+        names = {Path(key).parent.name for key in endpoint.objects}
+        assert {path.parent.name for path in base.rglob("python_stats")} == names
+        stored.add(min(names))
+        await shipper.ship_all()  # asked again, though the bucket holds all
+        assert {path.parent.name for path in base.rglob("python_stats")} == names - {min(names)}
