@@ -115,8 +115,7 @@ class cProfileStats(FunctionResult["cProfileStats"]):
             names = ", ".join(metric.name for metric in Metrics)
             raise ArgumentError("by", by, f"must be a member of Metrics: {names}")
         allowed = "must be a whole number of functions, 0 or more"
-        n = whole_number("n", n, allowed)
-        if n < 0:
+        if isinstance(n, str) or (n := whole_number("n", n, allowed)) < 0:
             raise ArgumentError("n", n, allowed)
         ps: Any = self.ps
         if ps.stream is self._stdout:  # a notebook may have replaced the standard output since
