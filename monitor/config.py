@@ -18,7 +18,7 @@ from typing import Any
 
 from monitor.errors import ConfigError
 from monitor.logs import LEVELS
-from monitor.s3_url import parse_s3_url
+from monitor.s3_url import is_wild, parse_s3_url
 from monitor.settings import (
     BUCKET_DEFAULTS,
     QUEUE_DEFAULTS,
@@ -32,8 +32,6 @@ from monitor.settings import (
 ENVIRONMENT_PREFIX = "PHASEWATCH_"
 NOT_OURS = ("PHASEWATCH_CAPTURE_", "PHASEWATCH_ORACLE_PYTHON", "PHASEWATCH_TRAINING_PYTHON")
 """Meant for the training job, which may share its environment with the daemon, and for the tests."""
-WILD = re.compile(r"//.*/.*[*?\[]")
-"""A star in the prefix of a URL, behind the bucket."""
 LONGEST_SOCKET_PATH = 107
 """Bytes that fit into a unix socket address on Linux, besides the closing zero."""
 
@@ -237,10 +235,11 @@ def check_place(reader: Reader, said: Mapping[str, object], where: str) -> None:
     path = str(said.get("path") or said.get("jobs", ""))
     if path and is_in_s3(said):
         try:
-            parse_s3_url(path)
+            wild = is_wild(parse_s3_url(path).prefix)
         except ConfigError as error:
+            wild = False
             reader.wrong(where, str(error))
-        if said.get("jobs") and not WILD.search(path):
+        if said.get("jobs") and not wild:
             reader.wrong(where, f"{path} holds no *: write it as a path, or with a star for the name of the job")
     elif said.get("jobs"):
         reader.wrong(where, "jobs is for buckets: write s3://bucket/training/*/profiler-output")

@@ -18,6 +18,11 @@ class S3Url(NamedTuple):
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
 
+def is_wild(part: str) -> bool:
+    """Tell whether a prefix, or a part of one, is a pattern: stands for several."""
+    return any(sign in part for sign in "*?[")
+
+
 def parse_s3_url(text: str) -> S3Url:
     """Read s3://bucket/prefix.
 

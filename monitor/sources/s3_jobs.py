@@ -12,7 +12,7 @@ import anyio
 
 from monitor.errors import RequestFailed
 from monitor.logs import log_once
-from monitor.s3_url import S3Url, parse_s3_url
+from monitor.s3_url import S3Url, is_wild, parse_s3_url
 from monitor.settings import SourceSettings
 from monitor.sources.opening import Clients
 from monitor.sources.pacing import Pacer
@@ -142,8 +142,3 @@ async def run_all(workers: Sequence[Callable[[], Awaitable[None]]]) -> None:
             group.start_soon(guarded, worker)
     if failures:
         raise failures[0]
-
-
-def is_wild(part: str) -> bool:
-    """Tell whether a part of a prefix stands for several."""
-    return any(sign in part for sign in "*?[")
