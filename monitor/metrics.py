@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 import anyio
@@ -17,14 +18,13 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 import monitor
-from monitor.budget import GroupBudget
-from monitor.budgets import Budgets
-from monitor.exposition import GROUP_LABELS, function_page, group_label_values, group_lines
+from monitor.budget import GroupBudget, Series
+from monitor.budgets import AllBudgets
+from monitor.exposition import GROUP_LABELS, PACKAGE_FAMILIES, function_page, group_label_values, group_lines
 from monitor.histogram import BOUNDS_SECONDS
-from monitor.index import Index
-from monitor.profiles.columns import Ids
-from monitor.spans import PythonProfileModes, StepPhase
-from monitor.tables import Measures
+from monitor.index import GroupKey, Index
+from monitor.spans import JobPhaseName, PythonProfileModes, StepPhase
+from monitor.step_metrics import SERIES_LABELS, series_values, step_families
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RENDERING_SHARE = 0.05
@@ -33,7 +33,12 @@ RENDERING_SHARE = 0.05
 SETTLED_REFRESH_SECONDS = 10.0
 """While no profiles come, only the daemon's own numbers change."""
 
-SERIES_LABELS = ("training_job", "node", "framework", "profiler")
+USUAL_PHASES: tuple[tuple[JobPhaseName, PythonProfileModes, PythonProfileModes], ...] = (
+    ("initialization", PythonProfileModes.PRE_STEP_ZERO, PythonProfileModes.TRAIN),
+    ("training_loop", PythonProfileModes.TRAIN, PythonProfileModes.TRAIN),
+    ("finalization", PythonProfileModes.TRAIN, PythonProfileModes.POST_HOOK_CLOSE),
+)
+"""Every job has them sooner or later, so they are counted from 0."""
 PHASES = tuple(StepPhase)
 
 
@@ -54,11 +59,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedGroup:
-    """A copy of one phase's totals, and how to cut them."""
+    """What cuts copies of one phase's totals into series."""
 
-    budget: GroupBudget
-    labels: Ids
-    sums: Measures
+    functions: Callable[[], Series]
+    packages: Callable[[], Series]
 
 
 class MetricsPage:
@@ -74,7 +78,7 @@ class MetricsPage:
         self,
         *,
         index: Index,
-        budgets: Budgets,
+        budgets: AllBudgets,
         readings: Callable[[], Iterable[Reading]],
         refresh_seconds: float = 1.0,
         page: bytes = b"",
@@ -92,7 +96,7 @@ class MetricsPage:
             collector(registry=self._own_registry)
         self._index_text = self._function_text = b""
         self._lines: dict[int, list[str]] = {}
-        self._drawn: dict[int, tuple[int, GroupBudget]] = {}
+        self._drawn: dict[int, tuple[int, GroupBudget, GroupBudget]] = {}
         self._page = page
         self._drawn_generation = -1
         self._drawn_state = (-1, -1)
@@ -130,21 +134,26 @@ class MetricsPage:
     def _changed_groups(self) -> dict[int, ChangedGroup]:
         changed: dict[int, ChangedGroup] = {}
         for number, group in enumerate(self._index.groups):
-            budget = self._budgets.of(number)
-            state = (group.spans, budget)
-            if not budget.published or self._drawn.get(number) == state:
+            functions, packages = (each.of(number) for each in self._budgets.each)
+            state = (group.spans, functions, packages)
+            if not (functions.published and packages.published) or self._drawn.get(number) == state:
                 continue
-            labels, sums = group.labels.all()
             self._drawn[number] = state
-            changed[number] = ChangedGroup(budget=budget, labels=labels.copy(), sums=sums.copy())
+            changed[number] = ChangedGroup(
+                functions=partial(functions.series, *self._budgets.functions.totals(group)),
+                packages=partial(packages.series, *self._budgets.packages.totals(group)),
+            )
         return changed
 
     def _draw(self, changed: Mapping[int, ChangedGroup], moved: bool) -> bytes:
         """Render what has changed; runs in a worker thread."""
-        texts = self._index.catalog.labels
+        functions, packages = (each.names.texts for each in self._budgets.each)
         for number, group in changed.items():
-            series = group.budget.series(group.labels, group.sums)
-            self._lines[number] = group_lines(self._index.groups[number].key, series, texts)
+            key = self._index.groups[number].key
+            self._lines[number] = [
+                *group_lines(key, group.functions(), functions),
+                *group_lines(key, group.packages(), packages, PACKAGE_FAMILIES),
+            ]
         if changed:
             page = function_page(self._lines[number] for number in sorted(self._lines))
             self._function_text = page.encode("utf-8", "replace")
@@ -156,37 +165,45 @@ class MetricsPage:
         yield from self._phase_families()
         yield self._span_family()
         yield self._step_family()
+        yield from step_families(self._index)
 
     def _collect_own(self) -> Iterator[Metric]:
         yield from reading_families(self._readings())
+        yield self._refused_family()
         info = GaugeMetricFamily("phasewatch_build_info", "The version that runs; always 1.", labels=["version"])
         info.add_metric([monitor.__version__], 1)
         yield info
 
     def _phase_families(self) -> Iterator[Metric]:
-        profiles = CounterMetricFamily("phasewatch_profiles", "Profiles added up, by phase.", labels=GROUP_LABELS)
-        for group in self._index.groups:
-            profiles.add_metric(group_label_values(group.key), group.spans)
+        profiles = CounterMetricFamily(
+            "phasewatch_profiles",
+            "Profiles added up, by phase. May be summed over phases and nodes.",
+            labels=GROUP_LABELS,
+        )
+        counts = {group.key: group.spans for group in self._index.groups}
+        for key in [*counts, *usual_keys(self._index)]:
+            profiles.add_metric(group_label_values(key), counts.get(key, 0))
         yield profiles
         last = GaugeMetricFamily(
             "phasewatch_last_profile_timestamp_seconds",
-            "When the newest profile ended, by the clock of its node; seconds since the epoch.",
+            "When the newest profile ended, by the clock of its node; seconds since the epoch. Not to be summed.",
             labels=SERIES_LABELS,
         )
         for number, end_us in self._index.last_end_us.items():
-            last.add_metric(self._series_values(number), end_us / 1e6)
+            last.add_metric(series_values(self._index, number), end_us / 1e6)
         yield last
 
     def _span_family(self) -> Metric:
         family = HistogramMetricFamily(
             "phasewatch_span_seconds",
-            "Length of profiled spans, by the mode in which they start and their phases.",
+            "Length of profiled spans in seconds, by the mode in which they start and their phases. May be summed over "
+            "all labels but le.",
             labels=[*SERIES_LABELS, "mode", "start_phase", "end_phase"],
         )
         bounds = [*(repr(bound) for bound in BOUNDS_SECONDS), "+Inf"]
         for (series, mode, start, end), histogram in self._index.span_seconds.items():
             where = [
-                *self._series_values(series),
+                *series_values(self._index, series),
                 PythonProfileModes(mode).word,
                 PHASES[start].value,
                 PHASES[end].value,
@@ -197,15 +214,42 @@ class MetricsPage:
 
     def _step_family(self) -> Metric:
         family = GaugeMetricFamily(
-            "phasewatch_last_step", "The highest step profiled so far.", labels=[*SERIES_LABELS, "mode"]
+            "phasewatch_last_step",
+            "The highest step profiled so far, by mode; never falls. Not to be summed.",
+            labels=[*SERIES_LABELS, "mode"],
         )
         for (series, mode), step in self._index.last_step.items():
-            family.add_metric([*self._series_values(series), PythonProfileModes(mode).word], step)
+            family.add_metric([*series_values(self._index, series), PythonProfileModes(mode).word], step)
         return family
 
-    def _series_values(self, number: int) -> list[str]:
-        key = self._index.catalog.series[number]
-        return [key.job, key.node, key.framework, key.profiler]
+    def _refused_family(self) -> Metric:
+        family = CounterMetricFamily(
+            "phasewatch_function_series_limit_hits",
+            "Functions that got no series of their own because the phase had no room, added up over choices; there is "
+            "a choice at most every metrics.refresh_seconds, while profiles come. May be summed over phases and nodes.",
+            labels=GROUP_LABELS,
+        )
+        for number, group in enumerate(self._index.groups):
+            family.add_metric(group_label_values(group.key), self._budgets.functions.refused[number])
+        return family
+
+
+def usual_keys(index: Index) -> Iterator[GroupKey]:
+    """Give the usual phases of each series that have no spans yet."""
+    known = {(group.series, group.key.job_phase, group.key.start_mode, group.key.end_mode) for group in index.groups}
+    for number in index.last_end_us:
+        series = index.catalog.series[number]
+        for phase, start, end in USUAL_PHASES:
+            if (number, phase, start, end) not in known:
+                yield GroupKey(
+                    job=series.job,
+                    framework=series.framework,
+                    profiler=series.profiler,
+                    node=series.node,
+                    start_mode=start,
+                    end_mode=end,
+                    job_phase=phase,
+                )
 
 
 class Ready(Collector):

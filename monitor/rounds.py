@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from monitor.bookmarks import Bookmarks
-from monitor.budgets import Budgets
+from monitor.budgets import AllBudgets
 from monitor.catalog import CatalogMark
 from monitor.decoding import DecodePool
 from monitor.index import Index
 from monitor.ingest import Ingest
 from monitor.metrics import MetricsPage, Reading
+from monitor.naming import Rules
 from monitor.rows import SpanRows
 from monitor.settings import Settings, SourceSettings
 from monitor.sidecars import Sidecars
@@ -36,7 +37,7 @@ class Lasting:
 
     store: Store
     index: Index
-    budgets: Budgets
+    budgets: AllBudgets
     mark: CatalogMark
 
 
@@ -77,7 +78,8 @@ def build_round(
         build_source(source, clients, cursors=bookmarks.of(number, f"{source.job}:{source.path}"))
         for number, source in enumerate(watched)
     ]
-    lasting.budgets.limit = settings.metrics_functions_per_phase
+    lasting.budgets.functions.limit = settings.metrics_functions_per_phase
+    lasting.budgets.functions.rules = rules_of(settings)
     upkeep = build_upkeep(settings, lasting, bookmarks)
     ingest = build_ingest(settings, lasting, sources, pool, publish, upkeep)
     bookmarks.attach(settled=ingest.settled, is_stored=ingest.is_stored)
@@ -96,6 +98,17 @@ def build_round(
         ),
         first_poll_done=[False] * len(sources),
         shipper=build_shipper(settings, clients, sources, ingest),
+    )
+
+
+def rules_of(settings: Settings) -> Rules:
+    """Tell how functions are named on the metrics page."""
+    return Rules(
+        packages=settings.metrics_packages,
+        include=settings.metrics_include,
+        exclude=settings.metrics_exclude,
+        rename=settings.metrics_rename,
+        pinned=settings.metrics_pinned,
     )
 
 
