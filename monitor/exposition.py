@@ -43,13 +43,15 @@ FUNCTION_FAMILIES = (
     ),
     FunctionFamily(
         name="phasewatch_function_calls_total",
-        help="Calls of a function, recursive ones included (cProfile only: a sampler counts no calls).",
+        help="Calls of a function, recursive ones included (cProfile only: a sampler counts no calls). "
+        "May be summed over functions, phases and nodes.",
         value=lambda amount: amount.calls,
         counted=True,
     ),
     FunctionFamily(
         name="phasewatch_function_primitive_calls_total",
-        help="Calls of a function without recursive ones (cProfile only: a sampler counts no calls).",
+        help="Calls of a function without recursive ones (cProfile only: a sampler counts no calls). "
+        "May be summed over functions, phases and nodes.",
         value=lambda amount: amount.primitive_calls,
         counted=True,
     ),
@@ -93,7 +95,7 @@ def group_lines(
             f'{family.name}{{{head},{family.label}="{name}"}} {float(family.value(amount))!r}\n'
             for name, amount in rows
         )
-        for family in FUNCTION_FAMILIES
+        for family in families
     ]
 
 

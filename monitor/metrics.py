@@ -98,7 +98,6 @@ class MetricsPage:
         self._lines: dict[int, list[str]] = {}
         self._drawn: dict[int, tuple[int, GroupBudget, GroupBudget]] = {}
         self._page = page
-        self._drawn_generation = -1
         self._drawn_state = (-1, -1)
         self._seconds = 0.0
 
@@ -122,9 +121,9 @@ class MetricsPage:
         """Render the page as things stand now."""
         started = perf_counter()
         changed = self._changed_groups()
-        moved = self._index.generation != self._drawn_generation
-        self._drawn_generation = self._index.generation
-        self._drawn_state = (self._index.generation, self._budgets.version)
+        state = (self._index.generation, self._budgets.version)
+        moved = state != self._drawn_state
+        self._drawn_state = state
         if moved:
             self._index_families.families = list(self._collect_index())
         self._own_families.families = list(self._collect_own())
@@ -166,10 +165,10 @@ class MetricsPage:
         yield self._span_family()
         yield self._step_family()
         yield from step_families(self._index)
+        yield self._refused_family()
 
     def _collect_own(self) -> Iterator[Metric]:
         yield from reading_families(self._readings())
-        yield self._refused_family()
         info = GaugeMetricFamily("phasewatch_build_info", "The version that runs; always 1.", labels=["version"])
         info.add_metric([monitor.__version__], 1)
         yield info

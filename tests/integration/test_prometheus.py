@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -16,10 +17,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.client import Client
+from monitor.exposition import FUNCTION_FAMILIES, PACKAGE_FAMILIES
 from tests.integration.corpora import node_folder, span_names, write_run, write_span
 from tests.integration.daemons import DEADLINE_SECONDS, daemon_child, stop
+
+DRAWN_FROM_PROFILES = {
+    *(family.name for family in FUNCTION_FAMILIES + PACKAGE_FAMILIES),
+    "phasewatch_function_series_limit_hits_total",
+    "phasewatch_profiles_total",
+    "phasewatch_last_profile_timestamp_seconds",
+    "phasewatch_last_step",
+    "phasewatch_span_seconds",
+    "phasewatch_steps_total",
+    "phasewatch_step_part_seconds_total",
+    "phasewatch_step_spread_ratio",
+}
+TAKEN_LABELS = {
+    "job", "instance", "type", "region", "zone", "cluster", "az", "datacenter", "dc", "owner", "customer", "stage",
+    "service", "environment", "env",
+}  # fmt: skip
+"""Of Prometheus itself, or likely to be put on a target by those who run it."""
 
 
 def program(name: str) -> str:
@@ -128,15 +148,30 @@ def test_prometheus_sees_true_totals_and_no_reset_through_a_restart(
 
 def test_promtool_finds_nothing_to_say_about_the_page(data_dir: Path, tmp_path: Path, short_tmp_path: Path) -> None:
     source = tmp_path / "profiles"
-    write_run(source, data_dir / "formats", nodes=1, steps=10)
+    write_run(source, data_dir / "formats", nodes=2, steps=10)
     session = (data_dir / "formats" / "pyinstrument-5.1.3" / "python_stats.json").read_bytes()
     write_span(node_folder(source, "0-a", "pyinstrument"), next(span_names(1)), session, "python_stats.json")
     with daemon_child(short_tmp_path, source) as (process, client):
         client.training_phases(fresh=True)
-        page = wait_for_page(client, 'profiler="pyinstrument"')
+        first = 'profiler="pyinstrument",job_phase="initialization",start_mode="prestepzero",end_mode="train"'
+        page = wait_for_page(client, f"{first},package=")
         stop(process)
     checked = subprocess.run([program("promtool"), "check", "metrics"], input=page, capture_output=True, check=False)
     assert (checked.returncode, checked.stdout.decode(), checked.stderr.decode()) == (0, "", "")
+    families = {family.name: family for family in text_string_to_metric_families(page.decode())}
+    assert families.keys() >= {name.removesuffix("_total") for name in DRAWN_FROM_PROFILES}
+    for name, family in families.items():
+        assert family.documentation.strip()
+        assert not TAKEN_LABELS & {label for sample in family.samples for label in sample.labels}, name
+        if name in DRAWN_FROM_PROFILES or f"{name}_total" in DRAWN_FROM_PROFILES:
+            assert re.search(r"(May|Not to|Never to) be summed", family.documentation), name
+    phases = {(s.labels["job_phase"], s.value) for s in families["phasewatch_profiles"].samples}
+    assert ("finalization", 0.0) in phases
+    assert [s.labels.keys() for s in families["phasewatch_build_info"].samples] == [{"version"}]
+    own = sum(s.value for s in families["phasewatch_function_self_seconds"].samples)
+    packages = families["phasewatch_package_self_seconds"].samples
+    assert sum(s.value for s in packages) == pytest.approx(own, rel=1e-9)
+    assert {"standard library", "built-in"} <= {s.labels["package"] for s in packages}
 
 
 def test_the_scrape_example_is_valid() -> None:
