@@ -302,7 +302,7 @@ def test_lists_are_read_from_the_file_and_as_toml_from_the_environment(tmp_path:
         ("include = ['a', '(']", "entry 2, '(', is no regular expression of Python: missing )"),
         ("rename = ['a']", "entry 1, 'a', must be \"PATTERN => REPLACEMENT\""),
         (r"rename = ['a => b', 'a => \2']", r"entry 2, 'a => \\2', is no regular expression of Python: invalid group"),
-        (r"rename = ['a => \g<b>']", "is no regular expression of Python: \"unknown group name 'b'\""),
+        (r"rename = ['a => \g<b>']", "is no regular expression of Python: unknown group name 'b'"),
         ("pinned = [1]", "entry 1, 1, must be a text"),
         ("pinned = ['']", "entry 1, '', must be a text"),
         ("packages = 'torch'", "must be a list of texts"),

@@ -14,7 +14,7 @@ FUNCTION = f'{CHOSEN}, function="$function"'
 SELF, CUMULATIVE, CALLS = (
     f"phasewatch_function_{what}_total" for what in ("self_seconds", "cumulative_seconds", "calls")
 )
-STEP_STARTS = f'phasewatch_span_seconds_count{{{WHERE}, mode="train", start_phase="stepstart", end_phase!="end"}}'
+STEPS = f'phasewatch_steps_total{{{WHERE}, mode="train"}}'
 BUCKETS = f'sum by (le) (rate(phasewatch_span_seconds_bucket{{{WHERE}, mode="train"}}[10m]))'
 TOP = 10
 
@@ -39,9 +39,9 @@ def overview() -> builders.Dashboard:
             number("Step time", f"training_job:{step}{{{WHERE}}}", unit="s", says="Mean length of a profiled step."),
             number(
                 "Steps",
-                f"training_job:phasewatch_steps:rate10m{{{WHERE}}}",
+                f"training_job:phasewatch_last_step:deriv10m{{{WHERE}}}",
                 unit="hertz",
-                says="Profiled steps a second, all nodes together.",
+                says="Steps a second of the node that has come farthest, profiled or not.",
             ),
             number(
                 "Last step",
@@ -69,7 +69,7 @@ def overview() -> builders.Dashboard:
             ),
             lines(
                 "Parts of a step",
-                (f"avg by (start_phase, end_phase) (node_part:{step}{{{WHERE}}})", "{{start_phase}} to {{end_phase}}"),
+                (f"avg by (part) (node_part:{step}{{{WHERE}}})", "{{part}}"),
                 unit="s",
                 says="Seconds of a step by part, mean of nodes; the parts add up to the step.",
                 stacked=True,
@@ -79,6 +79,13 @@ def overview() -> builders.Dashboard:
                 (f"node:{step}{{{WHERE}}}", "{{node}}"),
                 unit="s",
                 says="Mean length of a profiled step.",
+            ),
+            lines(
+                "Packages, share of step time",
+                (f"topk({TOP}, package:phasewatch_self_share:ratio_rate10m{{{WHERE}}})", "{{package}}"),
+                unit="percentunit",
+                says="The packages that take most themselves, whatever has a series of its own.",
+                stacked=True,
             ),
             lines(
                 "Functions, share of step time",
@@ -103,9 +110,21 @@ def overview() -> builders.Dashboard:
                 says="Quantiles of profiled spans that start in training.",
             ),
             lines(
+                "Evaluation",
+                (
+                    "sum by (node) (rate(phasewatch_step_part_seconds_total"
+                    f'{{{WHERE}, mode="eval"}}[10m])) / (sum by (node) (rate('
+                    f"phasewatch_step_part_seconds_total{{{WHERE}}}[10m])) > 0)",
+                    "{{node}}",
+                ),
+                unit="percentunit",
+                says="Share of the profiled seconds of the loop that evaluation takes.",
+            ),
+            lines(
                 "Alerts",
                 (
-                    'count by (alertname, severity) (ALERTS{alertname=~"Phasewatch.+", alertstate="firing"})',
+                    "count by (alertname, severity) "
+                    '(ALERTS{alertname=~"Phasewatch.+", severity!="none", alertstate="firing"})',
                     "{{alertname}} ({{severity}})",
                 ),
                 unit="none",
@@ -158,7 +177,7 @@ def nodes() -> builders.Dashboard:
     step = "node:phasewatch_step_seconds:ratio_rate10m"
     per_step = (
         f'sum by (node) (rate({SELF}{{{LOOP}, function="$function"}}[$window]))'
-        f" / (sum by (node) (rate({STEP_STARTS}[$window])) > 0)"
+        f" / (sum by (node) (rate({STEPS}[$window])) > 0)"
     )
     return board(
         "phasewatch-nodes",
@@ -177,9 +196,9 @@ def nodes() -> builders.Dashboard:
             ),
             lines(
                 "Spread",
-                (f"max({step}{{{WHERE}}}) / quantile(0.5, {step}{{{WHERE}}})", "slowest / median"),
+                (f"phasewatch_step_spread_ratio{{{WHERE}}}", "slowest / median"),
                 unit="none",
-                says="The slowest node's step against the median.",
+                says="The slowest node's last steps against the median node's; nodes that ended are left out.",
             ),
             lines(
                 "Data loading",
@@ -191,7 +210,7 @@ def nodes() -> builders.Dashboard:
                 "Parts of a step",
                 (
                     f"node_part:phasewatch_step_seconds:ratio_rate10m{{{WHERE}}}",
-                    "{{node}}: {{start_phase}} to {{end_phase}}",
+                    "{{node}}: {{part}}",
                 ),
                 unit="s",
                 says="Who is slow in one part, while the others wait in another?",
@@ -221,7 +240,7 @@ def regressions() -> builders.Dashboard:
     def per_step(offset: str = "") -> str:
         return (
             f"sum by (function) (rate({SELF}{{{LOOP}}}[$window]{offset}))"
-            f" / scalar(sum(rate({STEP_STARTS}[$window]{offset})) > 0)"
+            f" / scalar(sum(rate({STEPS}[$window]{offset})) > 0)"
         )
 
     now, past = per_step(), per_step(" offset $before")
