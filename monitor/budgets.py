@@ -181,16 +181,20 @@ class AllBudgets:
         return self.functions.version + self.packages.version
 
 
-def load_budgets(store: Store, catalog: Catalog, *, limit: int) -> AllBudgets:
-    """Read what was shown before, under the rules of then."""
-    kept = store.get_meta(RULES_KEY)
-    rules = Rules() if kept is None else Rules.from_text(kept)
+def new_budgets(catalog: Catalog, *, limit: int, rules: Rules | None = None) -> AllBudgets:
+    """Make budgets of which nothing is shown yet."""
     names = Names()
     packages = Naming(catalog, names, package_namer)
-    budgets = AllBudgets(
+    return AllBudgets(
         functions=FunctionBudgets(catalog, limit=limit, rules=rules),
         packages=Budgets(packages, names, limit=PACKAGES_PER_PHASE, table="package_budget"),
     )
+
+
+def load_budgets(store: Store, catalog: Catalog, *, limit: int) -> AllBudgets:
+    """Read what was shown before, under the rules of then."""
+    kept = store.get_meta(RULES_KEY)
+    budgets = new_budgets(catalog, limit=limit, rules=None if kept is None else Rules.from_text(kept))
     for each in budgets.each:
         each.load(store)
     return budgets

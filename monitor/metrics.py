@@ -1,45 +1,51 @@
-"""The metrics page: rendered in a worker thread when something has changed, and kept ready, so a scrape costs nothing.
+"""The metrics page: drawn in a worker thread when something has changed, and kept, so that a scrape costs little.
 
-What goes into it is copied on the event loop between two batches, so a page never shows half of one.
+What goes into it is copied on the event loop between two batches, so a page never shows half of one. It is drawn in
+parts, one for each family and job; only those of jobs that have something new are drawn again. A family is a series
+family of the client library that `_collect_index` (with the label `training_job`) or `_collect_own` gives, or, where a
+phase has a series for each function or package, one of `exposition.FUNCTION_FAMILIES` or `PACKAGE_FAMILIES`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter
+from time import perf_counter, time
 
 import anyio
 from anyio.abc import TaskStatus
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 import monitor
+from monitor.answers import PageWish
 from monitor.budget import GroupBudget, Series
 from monitor.budgets import AllBudgets
-from monitor.exposition import GROUP_LABELS, PACKAGE_FAMILIES, function_page, group_label_values, group_lines
-from monitor.histogram import BOUNDS_SECONDS
-from monitor.index import GroupKey, Index
-from monitor.spans import JobPhaseName, PythonProfileModes, StepPhase
-from monitor.step_metrics import SERIES_LABELS, series_values, step_families
+from monitor.endings import Endings
+from monitor.exposition import (
+    FUNCTION_HEADS,
+    PACKAGE_FAMILIES,
+    Head,
+    encoded,
+    group_lines,
+    head_of,
+    lines_by,
+)
+from monitor.index import Index
+from monitor.page import DAEMON, Family, Part, Sheet, page_of
+from monitor.phase_metrics import phase_families
+from monitor.step_metrics import JOB_LABEL, step_families
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RENDERING_SHARE = 0.05
 """Rendering may take this share of the time; a large page is made less often."""
 
 SETTLED_REFRESH_SECONDS = 10.0
 """While no profiles come, only the daemon's own numbers change."""
 
-USUAL_PHASES: tuple[tuple[JobPhaseName, PythonProfileModes, PythonProfileModes], ...] = (
-    ("initialization", PythonProfileModes.PRE_STEP_ZERO, PythonProfileModes.TRAIN),
-    ("training_loop", PythonProfileModes.TRAIN, PythonProfileModes.TRAIN),
-    ("finalization", PythonProfileModes.TRAIN, PythonProfileModes.POST_HOOK_CLOSE),
-)
-"""Every job has them sooner or later, so they are counted from 0."""
-PHASES = tuple(StepPhase)
+KEPT_PAGES_BYTES = 32 * 2**20
+"""Pages are kept for the next scrape up to this size, those that were asked for last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +71,30 @@ class ChangedGroup:
     packages: Callable[[], Series]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What is to be drawn, copied on the event loop.
+
+    Attributes:
+        moved: jobs with spans that are not drawn yet; `families` has their samples. groups: their functions.
+        ended: jobs whose series end.
+    """
+
+    moved: Set[str]
+    ended: frozenset[str]
+    groups: Mapping[int, ChangedGroup]
+    families: list[Metric]
+    own: list[Metric]
+
+
 class MetricsPage:
     """Keeps the page ready.
 
     Args:
         readings: gives the daemon's own numbers; called on the loop.
         refresh_seconds: least time between two renderings.
-        page: what to show until the first one.
+        sheet: what to show until the first one.
+        wall_clock: seconds since the epoch; by it jobs end.
     """
 
     def __init__(
@@ -79,31 +102,48 @@ class MetricsPage:
         *,
         index: Index,
         budgets: AllBudgets,
+        endings: Endings,
         readings: Callable[[], Iterable[Reading]],
         refresh_seconds: float = 1.0,
-        page: bytes = b"",
+        sheet: Sheet | None = None,
+        wall_clock: Callable[[], float] = time,
     ) -> None:
         self._index = index
         self._budgets = budgets
+        self._endings = endings
         self._readings = readings
         self._refresh = refresh_seconds
-        self._index_families, self._own_families = Ready(), Ready()
-        self._index_registry = CollectorRegistry(auto_describe=False)
-        self._index_registry.register(self._index_families)
-        self._own_registry = CollectorRegistry(auto_describe=False)
-        self._own_registry.register(self._own_families)
+        self._wall_clock = wall_clock
+        self._process = CollectorRegistry(auto_describe=False)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
-            collector(registry=self._own_registry)
-        self._index_text = self._function_text = b""
+            collector(registry=self._process)
+        self._families: dict[str, tuple[Head, dict[str, Part]]] = {}
         self._lines: dict[int, list[str]] = {}
-        self._drawn: dict[int, tuple[int, GroupBudget, GroupBudget]] = {}
-        self._page = page
-        self._drawn_state = (-1, -1)
+        self._drawn_groups: dict[int, tuple[int, GroupBudget, GroupBudget]] = {}
+        self._drawn_jobs: dict[str, int] = {}
+        self._drawn_state: tuple[int, int, frozenset[str]] | None = None
+        self._sheet = sheet
+        self._pages: dict[PageWish, tuple[list[tuple[Head, tuple[Part, ...]]], bytes]] = {}
+        self._drawing = anyio.Lock()
         self._seconds = 0.0
 
-    def page(self) -> bytes:
-        """Return the page as it was last rendered."""
-        return self._page
+    @property
+    def sheet(self) -> Sheet | None:
+        """What was last rendered."""
+        return self._sheet
+
+    async def page(self, wish: PageWish) -> bytes | None:
+        """Return a page of what was last rendered, put together where it is not the one of the last scrape."""
+        if self._sheet is None:
+            return None
+        chosen = self._sheet.chosen(wish)
+        kept, page = self._pages.pop(wish, (None, b""))
+        if kept != chosen:
+            page = await anyio.to_thread.run_sync(page_of, chosen, wish)
+        self._pages[wish] = chosen, page
+        while len(self._pages) > 1 and sum(len(body) for _, body in self._pages.values()) > KEPT_PAGES_BYTES:
+            del self._pages[next(iter(self._pages))]
+        return page
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Render until cancelled; `started()` once there is a page."""
@@ -112,154 +152,103 @@ class MetricsPage:
         last = anyio.current_time()
         while True:
             await anyio.sleep(max(self._refresh, self._seconds / RENDERING_SHARE))
-            settled = (self._index.generation, self._budgets.version) == self._drawn_state
-            if not settled or anyio.current_time() - last >= SETTLED_REFRESH_SECONDS:
+            if self._state() != self._drawn_state or anyio.current_time() - last >= SETTLED_REFRESH_SECONDS:
                 await self.render()
                 last = anyio.current_time()
 
     async def render(self) -> None:
         """Render the page as things stand now."""
-        started = perf_counter()
-        changed = self._changed_groups()
-        state = (self._index.generation, self._budgets.version)
-        moved = state != self._drawn_state
-        self._drawn_state = state
-        if moved:
-            self._index_families.families = list(self._collect_index())
-        self._own_families.families = list(self._collect_own())
-        self._page = await anyio.to_thread.run_sync(self._draw, changed, moved)
-        self._seconds = perf_counter() - started
+        async with self._drawing:
+            started = perf_counter()
+            self._drawn_state = self._state()
+            self._sheet = await anyio.to_thread.run_sync(self._draw, self._changes())
+            self._seconds = perf_counter() - started
 
-    def _changed_groups(self) -> dict[int, ChangedGroup]:
+    def _state(self) -> tuple[int, int, frozenset[str]]:
+        ended = self._endings.ended(self._index, self._wall_clock())
+        return self._index.generation, self._budgets.version, ended
+
+    def _changes(self) -> Changes:
+        ended = self._endings.ended(self._index, self._wall_clock())
+        spans = {job: count for job, count in self._index.spans_by_job().items() if job not in ended}
+        moved = {job for job, count in spans.items() if self._drawn_jobs.get(job) != count}
+        self._drawn_jobs = spans
+        return Changes(
+            moved=moved,
+            ended=ended,
+            groups=self._changed_groups(ended),
+            families=list(self._collect_index(moved)) if moved else [],
+            own=list(self._collect_own()),
+        )
+
+    def _changed_groups(self, ended: Set[str]) -> dict[int, ChangedGroup]:
         changed: dict[int, ChangedGroup] = {}
         for number, group in enumerate(self._index.groups):
             functions, packages = (each.of(number) for each in self._budgets.each)
             state = (group.spans, functions, packages)
-            if not (functions.published and packages.published) or self._drawn.get(number) == state:
-                continue
-            self._drawn[number] = state
-            changed[number] = ChangedGroup(
-                functions=partial(functions.series, *self._budgets.functions.totals(group)),
-                packages=partial(packages.series, *self._budgets.packages.totals(group)),
-            )
+            if group.key.job in ended:
+                self._drawn_groups.pop(number, None)
+            elif functions.published and packages.published and self._drawn_groups.get(number) != state:
+                self._drawn_groups[number] = state
+                changed[number] = ChangedGroup(
+                    functions=partial(functions.series, *self._budgets.functions.totals(group)),
+                    packages=partial(packages.series, *self._budgets.packages.totals(group)),
+                )
         return changed
 
-    def _draw(self, changed: Mapping[int, ChangedGroup], moved: bool) -> bytes:
+    def _draw(self, changes: Changes) -> Sheet:
         """Render what has changed; runs in a worker thread."""
+        for metric in changes.families:
+            for job, text in lines_by(JOB_LABEL, metric).items():
+                self._put(head_of(metric), job, text)
+        for _, parts in self._families.values():
+            parts.pop(DAEMON, None)
+        for metric in [*changes.own, *self._process.collect()]:
+            self._put(head_of(metric), DAEMON, "".join(lines_by(JOB_LABEL, metric).values()))
+        self._draw_functions(changes)
+        for _, parts in self._families.values():
+            for job in changes.ended & parts.keys():
+                del parts[job]
+        families = tuple(Family(head=head, parts=dict(parts)) for head, parts in self._families.values())
+        return Sheet(families=families, ended=changes.ended)
+
+    def _draw_functions(self, changes: Changes) -> None:
         functions, packages = (each.names.texts for each in self._budgets.each)
-        for number, group in changed.items():
+        for number, group in changes.groups.items():
             key = self._index.groups[number].key
             self._lines[number] = [
                 *group_lines(key, group.functions(), functions),
                 *group_lines(key, group.packages(), packages, PACKAGE_FAMILIES),
             ]
-        if changed:
-            page = function_page(self._lines[number] for number in sorted(self._lines))
-            self._function_text = page.encode("utf-8", "replace")
-        if moved:
-            self._index_text = generate_latest(self._index_registry)
-        return self._index_text + generate_latest(self._own_registry) + self._function_text
+        by_job: dict[str, list[list[str]]] = {}
+        touched = {self._index.groups[number].key.job for number in changes.groups}
+        for number in sorted(self._lines):
+            job = self._index.groups[number].key.job
+            if job in changes.ended:
+                del self._lines[number]
+            elif job in touched:
+                by_job.setdefault(job, []).append(self._lines[number])
+        for job, groups in by_job.items():
+            for head, lines in zip(FUNCTION_HEADS, zip(*groups, strict=True), strict=True):
+                self._put(head, job, "".join(lines))
 
-    def _collect_index(self) -> Iterator[Metric]:
-        yield from self._phase_families()
-        yield self._span_family()
-        yield self._step_family()
-        yield from step_families(self._index)
-        yield self._refused_family()
+    def _put(self, head: Head, job: str, text: str) -> None:
+        """Put lines in the place of a job's in a family; where they are the same, all that was made of them stays."""
+        _, parts = self._families.setdefault(head.name, (head, {}))
+        lines = encoded(text)
+        if job not in parts or parts[job].text != lines:
+            parts[job] = Part(lines)
+
+    def _collect_index(self, jobs: Set[str]) -> Iterator[Metric]:
+        """Give the families of some jobs, each sample with its job in JOB_LABEL."""
+        yield from phase_families(self._index, self._budgets.functions, jobs)
+        yield from step_families(self._index, jobs)
 
     def _collect_own(self) -> Iterator[Metric]:
         yield from reading_families(self._readings())
         info = GaugeMetricFamily("phasewatch_build_info", "The version that runs; always 1.", labels=["version"])
         info.add_metric([monitor.__version__], 1)
         yield info
-
-    def _phase_families(self) -> Iterator[Metric]:
-        profiles = CounterMetricFamily(
-            "phasewatch_profiles",
-            "Profiles added up, by phase. May be summed over phases and nodes.",
-            labels=GROUP_LABELS,
-        )
-        counts = {group.key: group.spans for group in self._index.groups}
-        for key in [*counts, *usual_keys(self._index)]:
-            profiles.add_metric(group_label_values(key), counts.get(key, 0))
-        yield profiles
-        last = GaugeMetricFamily(
-            "phasewatch_last_profile_timestamp_seconds",
-            "When the newest profile ended, by the clock of its node; seconds since the epoch. Not to be summed.",
-            labels=SERIES_LABELS,
-        )
-        for number, end_us in self._index.last_end_us.items():
-            last.add_metric(series_values(self._index, number), end_us / 1e6)
-        yield last
-
-    def _span_family(self) -> Metric:
-        family = HistogramMetricFamily(
-            "phasewatch_span_seconds",
-            "Length of profiled spans in seconds, by the mode in which they start and their phases. May be summed over "
-            "all labels but le.",
-            labels=[*SERIES_LABELS, "mode", "start_phase", "end_phase"],
-        )
-        bounds = [*(repr(bound) for bound in BOUNDS_SECONDS), "+Inf"]
-        for (series, mode, start, end), histogram in self._index.span_seconds.items():
-            where = [
-                *series_values(self._index, series),
-                PythonProfileModes(mode).word,
-                PHASES[start].value,
-                PHASES[end].value,
-            ]
-            buckets = list(zip(bounds, map(float, histogram.cumulative()), strict=True))
-            family.add_metric(where, buckets, histogram.sum)
-        return family
-
-    def _step_family(self) -> Metric:
-        family = GaugeMetricFamily(
-            "phasewatch_last_step",
-            "The highest step profiled so far, by mode; never falls. Not to be summed.",
-            labels=[*SERIES_LABELS, "mode"],
-        )
-        for (series, mode), step in self._index.last_step.items():
-            family.add_metric([*series_values(self._index, series), PythonProfileModes(mode).word], step)
-        return family
-
-    def _refused_family(self) -> Metric:
-        family = CounterMetricFamily(
-            "phasewatch_function_series_limit_hits",
-            "Functions that got no series of their own because the phase had no room, added up over choices; there is "
-            "a choice at most every metrics.refresh_seconds, while profiles come. May be summed over phases and nodes.",
-            labels=GROUP_LABELS,
-        )
-        for number, group in enumerate(self._index.groups):
-            family.add_metric(group_label_values(group.key), self._budgets.functions.refused[number])
-        return family
-
-
-def usual_keys(index: Index) -> Iterator[GroupKey]:
-    """Give the usual phases of each series that have no spans yet."""
-    known = {(group.series, group.key.job_phase, group.key.start_mode, group.key.end_mode) for group in index.groups}
-    for number in index.last_end_us:
-        series = index.catalog.series[number]
-        for phase, start, end in USUAL_PHASES:
-            if (number, phase, start, end) not in known:
-                yield GroupKey(
-                    job=series.job,
-                    framework=series.framework,
-                    profiler=series.profiler,
-                    node=series.node,
-                    start_mode=start,
-                    end_mode=end,
-                    job_phase=phase,
-                )
-
-
-class Ready(Collector):
-    """Hands families that were prepared on the event loop to a registry."""
-
-    def __init__(self) -> None:
-        self.families: list[Metric] = []
-
-    def collect(self) -> Iterable[Metric]:
-        """Return what was prepared."""
-        return self.families
 
 
 def reading_families(readings: Iterable[Reading]) -> list[Metric]:

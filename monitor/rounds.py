@@ -11,10 +11,12 @@ from monitor.bookmarks import Bookmarks
 from monitor.budgets import AllBudgets
 from monitor.catalog import CatalogMark
 from monitor.decoding import DecodePool
+from monitor.endings import Endings
 from monitor.index import Index
 from monitor.ingest import Ingest
 from monitor.metrics import MetricsPage, Reading
 from monitor.naming import Rules
+from monitor.page import Sheet
 from monitor.rows import SpanRows
 from monitor.settings import Settings, SourceSettings
 from monitor.sidecars import Sidecars
@@ -38,6 +40,7 @@ class Lasting:
     store: Store
     index: Index
     budgets: AllBudgets
+    endings: Endings
     mark: CatalogMark
 
 
@@ -64,14 +67,14 @@ def build_round(
     clients: Clients,
     publish: Callable[[SpanRows], None],
     readings: Callable[[], Iterable[Reading]],
-    page: bytes,
+    sheet: Sheet | None,
 ) -> Round:
     """Build a round that does not run yet.
 
     Args:
         watched: the sources, with jobs in the place of patterns.
         publish: called with the spans of each stored batch. readings: gives the daemon's own numbers.
-        page: what /metrics shows until it is drawn.
+        sheet: what /metrics shows until it is drawn.
     """
     bookmarks = Bookmarks(lasting.store)
     sources = [
@@ -80,6 +83,8 @@ def build_round(
     ]
     lasting.budgets.functions.limit = settings.metrics_functions_per_phase
     lasting.budgets.functions.rules = rules_of(settings)
+    lasting.endings.keep_ended_seconds = settings.metrics_keep_ended_seconds
+    lasting.endings.keep_silent_seconds = settings.metrics_keep_silent_seconds
     upkeep = build_upkeep(settings, lasting, bookmarks)
     ingest = build_ingest(settings, lasting, sources, pool, publish, upkeep)
     bookmarks.attach(settled=ingest.settled, is_stored=ingest.is_stored)
@@ -92,9 +97,10 @@ def build_round(
         page=MetricsPage(
             index=lasting.index,
             budgets=lasting.budgets,
+            endings=lasting.endings,
             readings=readings,
             refresh_seconds=settings.metrics_refresh_seconds,
-            page=page,
+            sheet=sheet,
         ),
         first_poll_done=[False] * len(sources),
         shipper=build_shipper(settings, clients, sources, ingest),
@@ -126,6 +132,7 @@ def build_upkeep(settings: Settings, lasting: Lasting, bookmarks: Bookmarks) -> 
         wall_clock=time.time,
         choose_every_seconds=settings.metrics_refresh_seconds,
         bookmarks=bookmarks,
+        endings=lasting.endings,
     )
 
 

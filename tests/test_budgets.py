@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from monitor.budget import OTHER, Amount, GroupBudget
-from monitor.budgets import AllBudgets, Budgets, load_budgets
+from monitor.budgets import AllBudgets, Budgets, load_budgets, new_budgets
 from monitor.catalog import Catalog, CatalogMark, SeriesKey
 from monitor.checkpoint import load_index, save_totals
 from monitor.index import Group, Index
@@ -150,10 +150,7 @@ TestLife.settings = settings(max_examples=30, stateful_step_count=25, deadline=N
 def started(*, limit: int, rules: Rules | None = None) -> tuple[AllBudgets, Index]:
     """Make budgets under rules, and an index without spans."""
     index = Index(Catalog())
-    with open_store(None) as store:
-        budgets = load_budgets(store, index.catalog, limit=limit)
-    budgets.functions.rules = rules or Rules()
-    return budgets, index
+    return new_budgets(index.catalog, limit=limit, rules=rules), index
 
 
 def take(budgets: AllBudgets, index: Index, spans: Sequence[Recorded], into: Store | None = None) -> dict[str, float]:

@@ -26,9 +26,12 @@ def test_every_setting_is_described(setting: str) -> None:
     assert f"| `{setting}` |" in README
 
 
+MODULES = ("metrics", "phase_metrics", "step_metrics", "status")
+
+
 def metric_names() -> set[str]:
     """Collect the names that the code gives to metrics."""
-    text = "".join((ROOT / "monitor" / f"{name}.py").read_text() for name in ("metrics", "step_metrics", "status"))
+    text = "".join((ROOT / "monitor" / f"{name}.py").read_text() for name in MODULES)
     return set(re.findall(r"phasewatch_[a-z_]+", text)) | {
         family.name for family in FUNCTION_FAMILIES + PACKAGE_FAMILIES
     }

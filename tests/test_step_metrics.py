@@ -38,7 +38,7 @@ def steps(node: SeriesKey, *seconds: float, at: float = 0.0) -> list[Recorded]:
 
 def samples(index: Index, family: str, *labels: str) -> dict[tuple[str, ...], float]:
     """Return a family's values by some of its labels."""
-    (found,) = (each for each in step_families(index) if each.name == family)
+    (found,) = (each for each in step_families(index, {"training"}) if each.name == family)
     return {tuple(sample.labels[label] for label in labels): sample.value for sample in found.samples}
 
 
