@@ -92,6 +92,7 @@ class MetricsPage:
 
     Args:
         readings: gives the daemon's own numbers; called on the loop.
+        facts: gives what nodes say about how they were profiled, by series number.
         refresh_seconds: least time between two renderings.
         sheet: what to show until the first one.
         wall_clock: seconds since the epoch; by it jobs end.
@@ -104,6 +105,7 @@ class MetricsPage:
         budgets: AllBudgets,
         endings: Endings,
         readings: Callable[[], Iterable[Reading]],
+        facts: Callable[[], Mapping[int, Mapping[str, object]]] = dict,
         refresh_seconds: float = 1.0,
         sheet: Sheet | None = None,
         wall_clock: Callable[[], float] = time,
@@ -112,6 +114,7 @@ class MetricsPage:
         self._budgets = budgets
         self._endings = endings
         self._readings = readings
+        self._facts = facts
         self._refresh = refresh_seconds
         self._wall_clock = wall_clock
         self._process = CollectorRegistry(auto_describe=False)
@@ -241,7 +244,7 @@ class MetricsPage:
 
     def _collect_index(self, jobs: Set[str]) -> Iterator[Metric]:
         """Give the families of some jobs, each sample with its job in JOB_LABEL."""
-        yield from phase_families(self._index, self._budgets.functions, jobs)
+        yield from phase_families(self._index, self._budgets.functions, self._facts(), jobs)
         yield from step_families(self._index, jobs)
 
     def _collect_own(self) -> Iterator[Metric]:

@@ -3,7 +3,7 @@ index and the budgets; each sample says its job, so that those of one job can be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -24,12 +24,15 @@ USUAL_PHASES: tuple[tuple[JobPhaseName, PythonProfileModes, PythonProfileModes],
 PHASES = tuple(StepPhase)
 
 
-def phase_families(index: Index, functions: Budgets, jobs: Set[str]) -> Iterator[Metric]:
+def phase_families(
+    index: Index, functions: Budgets, facts: Mapping[int, Mapping[str, object]], jobs: Set[str]
+) -> Iterator[Metric]:
     """Return the families, with the samples of some jobs."""
     yield profiles_family(index, jobs)
     yield newest_family(index, jobs)
     yield span_family(index, jobs)
     yield refused_family(index, functions, jobs)
+    yield overhead_family(index, facts, jobs)
 
 
 def profiles_family(index: Index, jobs: Set[str]) -> Metric:
@@ -103,4 +106,19 @@ def refused_family(index: Index, functions: Budgets, jobs: Set[str]) -> Metric:
     for number, group in enumerate(index.groups):
         if group.key.job in jobs:
             family.add_metric(group_label_values(group.key), functions.refused[number])
+    return family
+
+
+def overhead_family(index: Index, facts: Mapping[int, Mapping[str, object]], jobs: Set[str]) -> Metric:
+    """Tell what capture costs, where nodes say so."""
+    family = GaugeMetricFamily(
+        "phasewatch_capture_overhead_ratio",
+        "Share of training time that capture itself has taken on the training thread, the profiler not counted, as the "
+        "newest sidecar file of a node says. Not to be summed.",
+        labels=SERIES_LABELS,
+    )
+    for number, said in facts.items():
+        ratio = said.get("overhead_ratio")
+        if index.catalog.series[number].job in jobs and isinstance(ratio, int | float) and 0 <= ratio <= 1:
+            family.add_metric(series_values(index, number), ratio)
     return family

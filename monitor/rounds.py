@@ -86,7 +86,8 @@ def build_round(
     lasting.endings.keep_ended_seconds = settings.metrics_keep_ended_seconds
     lasting.endings.keep_silent_seconds = settings.metrics_keep_silent_seconds
     upkeep = build_upkeep(settings, lasting, bookmarks)
-    ingest = build_ingest(settings, lasting, sources, pool, publish, upkeep)
+    sidecars = Sidecars(lasting.store)
+    ingest = build_ingest(settings, lasting, sources, pool, publish, upkeep, sidecars)
     bookmarks.attach(settled=ingest.settled, is_stored=ingest.is_stored)
     return Round(
         settings=settings,
@@ -99,6 +100,7 @@ def build_round(
             budgets=lasting.budgets,
             endings=lasting.endings,
             readings=readings,
+            facts=sidecars.facts,
             refresh_seconds=settings.metrics_refresh_seconds,
             sheet=sheet,
         ),
@@ -143,6 +145,7 @@ def build_ingest(
     pool: DecodePool,
     publish: Callable[[SpanRows], None],
     upkeep: Upkeep,
+    sidecars: Sidecars,
 ) -> Ingest:
     """Make the way of files into store and index."""
     return Ingest(
@@ -160,7 +163,7 @@ def build_ingest(
         broken_after_seconds=settings.ingest_broken_after_seconds,
         recheck_seconds=settings.ingest_recheck_seconds,
         workers=settings.ingest_workers,
-        sidecars=Sidecars(lasting.store),
+        sidecars=sidecars,
     )
 
 

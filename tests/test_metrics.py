@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 from collections.abc import Iterable
 
 import pytest
@@ -41,6 +42,7 @@ class Run:
     def __init__(self, *jobs: str) -> None:
         self.now = 1000.0
         self.lag = 0.0
+        self.facts: dict[int, dict[str, object]] = {}
         self.index = Index(Catalog())
         self.budgets = new_budgets(self.index.catalog, limit=2)
         self.endings = Endings(keep_ended_seconds=10, keep_silent_seconds=100)
@@ -49,6 +51,7 @@ class Run:
             budgets=self.budgets,
             endings=self.endings,
             readings=self.readings,
+            facts=lambda: self.facts,
             wall_clock=lambda: self.now,
         )
         self.grow(*(recorded(job, NAMES[0]) for job in jobs))
@@ -187,3 +190,15 @@ async def test_what_the_daemon_no_longer_tells_is_not_shown() -> None:
     run.page._readings = run.readings
     await run.page.render()
     assert "phasewatch_lag_seconds" not in await run.text()
+
+
+async def test_what_capture_costs_is_shown_where_a_node_says_it_and_nonsense_is_not() -> None:
+    run = Run("one", "two")
+    run.grow(recorded("one", NAMES[1], node="1-b"), recorded("one", NAMES[1], node="2-c"))
+    run.facts = {0: {"overhead_ratio": 0.02}, 1: {"pid": 7}, 2: {"overhead_ratio": math.nan}, 3: {"overhead_ratio": -1}}
+    await run.page.render()
+    lines = [line for line in (await run.text()).splitlines() if line.startswith("phasewatch_capture_overhead_ratio{")]
+    assert len(lines) == 1
+    assert 'node="0-a"' in lines[0]
+    assert 'training_job="one"' in lines[0]
+    assert lines[0].endswith(" 0.02")
