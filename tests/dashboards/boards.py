@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders import dashboard as builders
 
-from tests.dashboards.panels import Column, board, label_choice, length_choice, lines, listing, number
+from tests.dashboards.panels import THIRD, Column, board, label_choice, length_choice, lines, listing, number
 
 JOB = 'training_job="$training_job"'
 WHERE = f'{JOB}, profiler="$profiler"'
@@ -67,6 +67,27 @@ def overview() -> builders.Dashboard:
                 unit="s",
                 says="Age of the newest profile, by the clock of its node.",
             ),
+            number(
+                "Node spread",
+                f"max(phasewatch_step_spread_ratio{{{WHERE}}})",
+                unit="none",
+                says="The slowest node's last steps against the median node's; 1 where all are alike.",
+                span=THIRD,
+            ),
+            number(
+                "In (other)",
+                f"training_job:phasewatch_other_share:ratio_rate10m{{{WHERE}}}",
+                unit="percentunit",
+                says="Share of self time in training that functions without a series take.",
+                span=THIRD,
+            ),
+            number(
+                "Refused a series",
+                f"training_job:phasewatch_function_series_limit_hits:increase1h{{{WHERE}}}",
+                unit="short",
+                says="Functions, added up over the choices of an hour; above 0 the budget is used up.",
+                span=THIRD,
+            ),
             lines(
                 "Parts of a step",
                 (f"avg by (part) (node_part:{step}{{{WHERE}}})", "{{part}}"),
@@ -81,10 +102,10 @@ def overview() -> builders.Dashboard:
                 says="Mean length of a profiled step.",
             ),
             lines(
-                "Packages, share of step time",
-                (f"topk({TOP}, package:phasewatch_self_share:ratio_rate10m{{{WHERE}}})", "{{package}}"),
+                "Packages, share of the loop",
+                (f"topk({TOP}, package:phasewatch_package_self_share:ratio_rate10m{{{WHERE}}})", "{{package}}"),
                 unit="percentunit",
-                says="The packages that take most themselves, whatever has a series of its own.",
+                says="The packages that take most of the training loop themselves, whatever function has a series.",
                 stacked=True,
             ),
             lines(
