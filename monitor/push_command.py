@@ -23,7 +23,7 @@ from monitor.errors import ConfigError, QueryError
 from monitor.logs import configure_logging
 from monitor.pushing import Place
 
-LONGEST_WAIT_SECONDS = 20.0
+LONGEST_WAIT_SECONDS = 30.0
 LOOK_EVERY_SECONDS = 0.05
 MOST_TROUBLES_SHOWN = 10
 PROFILES = re.compile(rb"^phasewatch_profiles_total\{.*\} (\S+)$", re.MULTILINE)
@@ -89,6 +89,7 @@ def push_from_folder(path: str, place: Place, job: str | None, environ: Mapping[
         settings = load_settings(None, environ, overrides | ({"job": job} if job else {}))
 
         async def beside(daemon: Daemon) -> None:
+            await daemon.refresh()  # as long as it takes: a question over the socket would be cut off
             await anyio.to_thread.run_sync(partial(push_from_daemon, socket, place, None))
 
         anyio.run(partial(run_daemon, settings, beside=beside))

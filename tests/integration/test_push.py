@@ -113,7 +113,9 @@ def groups(gateway: str) -> list[dict[str, str]]:
 
 def test_a_folder_is_pushed_to_a_gateway_that_wants_a_password(data_dir: Path, tmp_path: Path) -> None:
     count = write_run(tmp_path / "profiles", data_dir / "formats", nodes=2, steps=5)
-    broken = write_span(node_folder(tmp_path / "profiles", "0-host-0"), "train-90-stepstart-9.0_train-90-stepend-9.5", b"half")
+    broken = write_span(
+        node_folder(tmp_path / "profiles", "0-host-0"), "train-90-stepstart-9.0_train-90-stepend-9.5", b"half"
+    )
     web, secret = tmp_path / "web.yml", tmp_path / "secret"
     web.write_text(json.dumps({"basic_auth_users": {"ann": PASSWORD_HASH}}))
     secret.write_text(f"{PASSWORD}\n")
