@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -60,13 +60,16 @@ def free_port() -> int:
 
 
 @contextmanager
-def prometheus(folder: Path, target: str, rule_files: Sequence[Path] = ()) -> Iterator[str]:
-    """Run Prometheus on one target; gives its address."""
+def prometheus(
+    folder: Path, target: str, rule_files: Sequence[Path] = (), scrape: Mapping[str, Any] | None = None
+) -> Iterator[str]:
+    """Run Prometheus on one target, or as a scrape configuration says; gives its address."""
     folder.mkdir()
+    scrape = scrape or {"job_name": "phasewatch", "static_configs": [{"targets": [target]}]}
     config = {
         "global": {"scrape_interval": "200ms"},
         "rule_files": [str(file) for file in rule_files],
-        "scrape_configs": [{"job_name": "phasewatch", "static_configs": [{"targets": [target]}]}],
+        "scrape_configs": [scrape],
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))
     address = f"127.0.0.1:{free_port()}"
