@@ -13,7 +13,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import torch
 from monitor.capture import Capture, PythonProfileModes
 
 TRAIN = PythonProfileModes.TRAIN
-STEPS, ROUNDS = 60, 9
+STEPS, ROUNDS = 60, 7
 RUN_SECONDS = 1.0
 """Of a run without profiling: many times as long as spans wait before they are written, so that the price of writing
 falls into the run."""
@@ -216,30 +216,48 @@ def timed(run: Callable[..., object], *arguments: object) -> float:
     return time.perf_counter() - started
 
 
+def timed_apart(run: Callable[..., object], *arguments: object) -> tuple[float, float]:
+    """Seconds by the clock, and those of them in which this thread did not wait for a processor: it ran, or waited for
+    its turn at the interpreter. Who else the machine works for does not count in the second."""
+    waited = seconds_without_processor()
+    seconds = timed(run, *arguments)
+    return seconds, seconds - (seconds_without_processor() - waited)
+
+
+def seconds_without_processor() -> float:
+    """How long this thread could have run and did not so far, by Linux."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+
+
 def compared(loop: Loop, run: Callable[..., object], others: list[Callable[..., object]], **options: Any) -> list[Any]:
     """Compare runs under one capture with others, which take turns with it in rounds.
 
     Returns:
-        Of each other: the ratio of the quickest runs, for what else the machine does only adds, and the median of the
-        rounds' ratios.
+        Of each other the ratios, by the clock and without waiting for a processor: each of the quickest runs, for what
+        else the machine does only adds, and the median of the rounds'.
     """
     steps = steps_of(loop)
     capture = Capture(new_base(), **{**OPTIONS, **options})
     run(capture, loop, steps)  # by its end the process that writes has started
     capture._flush(30)
-    ours: list[float] = []
-    theirs: list[list[float]] = [[] for _ in others]
+    ours: list[tuple[float, float]] = []
+    theirs: list[list[tuple[float, float]]] = [[] for _ in others]
     for _ in range(ROUNDS):
-        ours.append(timed(run, capture, loop, steps))
+        ours.append(timed_apart(run, capture, loop, steps))
         capture._flush(30)  # what others take is not for our spans
         for seconds, other in zip(theirs, others, strict=True):
-            seconds.append(timed(other, loop, steps))
+            seconds.append(timed_apart(other, loop, steps))
     capture.finish()
-    assert capture.statistics().lost == 0, capture.statistics()
-    return [
-        [min(ours) / min(seconds), statistics.median(one / two for one, two in zip(ours, seconds, strict=True))]
-        for seconds in theirs
-    ]
+    statistics_of = capture.statistics()
+    assert statistics_of.failed + statistics_of.refused + statistics_of.interrupted == 0, statistics_of
+    lost = statistics_of.dropped / (statistics_of.dropped + statistics_of.written)
+    return [[*ratios(ours, seconds), lost] for seconds in theirs]
+
+
+def ratios(ours: list[tuple[float, float]], theirs: list[tuple[float, float]]) -> Iterator[float]:
+    for place in (0, 1):
+        yield min(each[place] for each in ours) / min(each[place] for each in theirs)
+        yield statistics.median(one[place] / two[place] for one, two in zip(ours, theirs, strict=True))
 
 
 def quickest(run: Callable[[], float], other: Callable[[], float]) -> float:
