@@ -91,6 +91,8 @@ class WritingProcess:
     def _greet(self, *, wait: bool) -> bool:
         """Start the process; True once it has said that it is there."""
         if self._process is None:
+            if getattr(sys, "frozen", False):
+                raise OSError("a frozen program has no interpreter, and would itself be started again")
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", PROGRAM.format(path=sys.path)],
                 stdin=subprocess.PIPE,

@@ -83,6 +83,13 @@ def test_where_no_process_can_be_made_this_one_writes(open_capture: Open, monkey
     assert process._failed
 
 
+def test_a_frozen_program_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    process = WritingProcess()
+    assert not process.ready(wait=True)
+    assert not process.started
+
+
 def test_a_process_that_does_not_start_is_not_waited_for(
     open_capture: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -133,7 +140,7 @@ def test_few_spans_are_not_worth_a_process(open_capture: Open) -> None:
     assert not writing_process.started
 
 
-def test_one_profile_after_another_is_no_burden_for_ctrl_c_or_other_work() -> None:
+def test_the_process_stands_behind_the_training_and_does_not_hear_ctrl_c() -> None:
     process = WritingProcess()
     assert process.ready(wait=True)
     assert process._process is not None
