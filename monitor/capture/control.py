@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from monitor.capture.profilers import ProfilerName
 from monitor.capture.settings import PROFILER_NAMES, STEP_MODES, read_modes
+from monitor.capture.snapshots import ProfilerName
 from monitor.errors import MonitorError
 from monitor.layout import ANSWER_FILE, REQUEST_FILE
 from monitor.spans import PythonProfileModes
