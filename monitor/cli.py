@@ -90,6 +90,7 @@ def main() -> None:
 @click.option("--state-dir", help="Where the store lives.")
 @click.option("--socket", help="The query socket.")
 @click.option("--listen", metavar="HOST:PORT", help='Where /metrics is served over TCP; "" for nowhere.')
+@click.option("--web-config-file", help="TLS, users and tokens for TCP.")
 def run(path: str | None, config_file: Path | None, **options: str | None) -> None:
     """Watch PATH, or the sources of the config file, until stopped.
 
@@ -285,7 +286,7 @@ def may_be_there(path: Path) -> bool:
 
 def overrides_of(path: str | None, options: Mapping[str, str | None]) -> dict[str, object]:
     """Turn the options of `run` into settings."""
-    keys = {"job": "job", "state_dir": "daemon.state_dir", "socket": "daemon.socket", "listen": "daemon.listen"}
+    keys = {"job": "job"} | {name: f"daemon.{name}" for name in ("state_dir", "socket", "listen", "web_config_file")}
     overrides: dict[str, object] = {keys[name]: value for name, value in options.items() if value is not None}
     if path is not None:
         overrides["source.path"] = path

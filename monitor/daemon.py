@@ -23,9 +23,11 @@ import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
 from monitor.answers import SpanRow
+from monitor.api.connections import Limits
 from monitor.api.server import Server, open_server
 from monitor.budgets import Budgets
 from monitor.checkpoint import load_index
+from monitor.config import is_local
 from monitor.decoding import DecodePool, open_decode_pool
 from monitor.errors import ConfigError, ReadError
 from monitor.index import Index
@@ -58,9 +60,14 @@ RESTART_ONLY = (
     "daemon_state_dir",
     "daemon_socket",
     "daemon_socket_mode",
+    "daemon_socket_group",
+    "daemon_socket_users",
     "daemon_listen",
+    "daemon_listen_anywhere",
     "daemon_listen_api",
+    "daemon_web_config_file",
     "store_memory_bytes",
+    "query_max_connections",
     "query_max_concurrent",
     "query_timeout_seconds",
     "query_watch_events",
@@ -199,6 +206,11 @@ class Daemon:
                     max_concurrent=settings.query_max_concurrent,
                     timeout_seconds=settings.query_timeout_seconds,
                     inherited=self._listener,
+                    socket_group=settings.daemon_socket_group,
+                    socket_users=settings.daemon_socket_users,
+                    web_config_file=settings.daemon_web_config_file,
+                    must_protect=not (settings.daemon_listen_anywhere or is_local(settings.daemon_listen)),
+                    limits=Limits(connections=settings.query_max_connections),
                 ) as self.server:
                     while not self._stop.is_set():
                         self._round_over = anyio.Event()

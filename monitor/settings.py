@@ -112,8 +112,21 @@ def address(value: object) -> object:
     return value
 
 
+def names(value: object) -> object:
+    """Read names: a list, or a text with commas between them."""
+    found = value.split(",") if isinstance(value, str) else value
+    if not isinstance(found, (list, tuple)) or any(isinstance(each, bool) for each in found):
+        raise ValueError('must be a list of names such as ["ann", "1001"]')
+    texts = tuple(str(each).strip() for each in found)
+    if any(not text.isprintable() for text in texts):
+        raise ValueError("must hold no control characters")
+    return tuple(text for text in texts if text)
+
+
 def web_address(value: object) -> object:
     """Read a URL, or nothing."""
+    if isinstance(value, str) and re.match(r"[a-z0-9]+://[^/]*@", value):
+        raise ValueError("must hold no user or password: credentials come from the environment or a profile")
     if value == "" or (isinstance(value, str) and re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", value)):
         return value
     raise ValueError('must be a URL such as "https://minio.example:9000", or "" for AWS')
@@ -147,10 +160,33 @@ SETTINGS = table(
         "else phasewatch.sock in the state folder.",
     ),
     setting("daemon.socket_mode", "0660", "octal", mode, "Access rights of the socket."),
+    setting("daemon.socket_group", "", "", word, "Group of the socket, a name or number. Default: the daemon's own."),
+    setting(
+        "daemon.socket_users",
+        (),
+        "",
+        names,
+        "Users who may ask on the socket, names or numbers, besides root and the daemon's own. "
+        "Default: all whom its rights let in.",
+    ),
     setting(
         "daemon.listen", "127.0.0.1:9753", "host:port", address, 'Where /metrics is served over TCP; "" for nowhere.'
     ),
-    setting("daemon.listen_api", False, "", switch, "Serve /v1 over TCP too. There is no authentication."),
+    setting(
+        "daemon.listen_anywhere",
+        False,
+        "",
+        switch,
+        "Listen on an address that other hosts reach although nothing asks them who they are.",
+    ),
+    setting("daemon.listen_api", False, "", switch, "Serve /v1 over TCP too."),
+    setting(
+        "daemon.web_config_file",
+        "",
+        "path",
+        word,
+        "TLS, users and tokens for TCP, in the web configuration format of Prometheus's exporters.",
+    ),
     setting("ingest.workers", 2, "processes", number(1, 64, whole=True), "Decoder processes."),
     setting("ingest.worker_memory_bytes", 2**30, "bytes", size(2**28, 2**40), "Address space of one decoder process."),
     setting("ingest.file_deadline_seconds", 10.0, "seconds", number(0.1, 3600), "Time for decoding one file."),
@@ -208,6 +244,13 @@ SETTINGS = table(
     ),
     setting(
         "metrics.refresh_seconds", 2.0, "seconds", number(0.1, 3600), "Least time between two renderings of /metrics."
+    ),
+    setting(
+        "query.max_connections",
+        256,
+        "connections",
+        number(1, 100_000, whole=True),
+        "Connections open at the same time, on the socket and over TCP each; more are refused.",
     ),
     setting("query.max_concurrent", 8, "queries", number(1, 1000, whole=True), "Queries answered at the same time."),
     setting("query.timeout_seconds", 30.0, "seconds", number(0.1, 3600), "Time for one query."),
@@ -350,8 +393,12 @@ class Settings:
     daemon_state_dir: Path
     daemon_socket: Path
     daemon_socket_mode: str
+    daemon_socket_group: str
+    daemon_socket_users: tuple[str, ...]
     daemon_listen: str
+    daemon_listen_anywhere: bool
     daemon_listen_api: bool
+    daemon_web_config_file: Path | None
     ingest_workers: int
     ingest_worker_memory_bytes: int
     ingest_file_deadline_seconds: float
@@ -366,6 +413,7 @@ class Settings:
     store_retention_interval_seconds: float
     metrics_functions_per_phase: int
     metrics_refresh_seconds: float
+    query_max_connections: int
     query_max_concurrent: int
     query_timeout_seconds: float
     query_watch_events: int

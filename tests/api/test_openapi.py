@@ -16,7 +16,7 @@ import monitor
 from monitor.api.openapi import openapi_document
 from monitor.api.parameters import TREE_FORMATS
 from monitor.api.server import Server
-from tests.api.test_server import ANSWERS, SPAN_NAME, FakeEngine, ask, serving
+from tests.api.test_server import ANSWERS, SPAN_NAME, FakeEngine, ask, serving_for_a_fixture
 from tests.api.test_watch import watching
 
 DOCUMENT = openapi_document()
@@ -35,7 +35,7 @@ NAMES = {
 
 @pytest.fixture
 async def server(short_tmp_path: Path) -> AsyncIterator[Server]:
-    async with serving(FakeEngine(), short_tmp_path) as running:
+    async with serving_for_a_fixture(FakeEngine(), short_tmp_path) as running:
         yield running
 
 

@@ -5,6 +5,7 @@ The other tests of the API and of the clients use this engine and this server to
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
@@ -244,6 +245,28 @@ async def serving(
         yield server
 
 
+@asynccontextmanager
+async def serving_for_a_fixture(engine: Engine, folder: Path) -> AsyncIterator[Server]:
+    """Serve from a task of its own: the end of a fixture runs in another task than its beginning."""
+    running: list[Server] = []
+    ready, over = anyio.Event(), anyio.Event()
+
+    async def serve() -> None:
+        async with serving(engine, folder) as server:
+            running.append(server)
+            ready.set()
+            await over.wait()
+
+    task = asyncio.get_running_loop().create_task(serve())
+    with anyio.fail_after(DEADLINE_SECONDS):
+        await ready.wait()
+    try:
+        yield running[0]
+    finally:
+        over.set()
+        await task
+
+
 async def connect(where: Server | str) -> ByteStream:
     """Connect to the socket of a server, or to an address."""
     if isinstance(where, Server):
@@ -293,7 +316,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 async def server(engine: FakeEngine, short_tmp_path: Path) -> AsyncIterator[Server]:
-    async with serving(engine, short_tmp_path) as running:
+    async with serving_for_a_fixture(engine, short_tmp_path) as running:
         yield running
 
 
