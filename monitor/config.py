@@ -19,7 +19,7 @@ from typing import Any
 
 from monitor.errors import ConfigError
 from monitor.logs import LEVELS
-from monitor.s3_url import is_wild, parse_s3_url
+from monitor.s3_url import is_wild, parse_s3_url, without_password
 from monitor.settings import (
     BUCKET_DEFAULTS,
     QUEUE_DEFAULTS,
@@ -78,11 +78,11 @@ class Reader:
         try:
             into[key] = setting.read(value)
         except ValueError as error:
-            self.wrong(where, f"{key} = {without_password(repr(value))}: {error}")
+            self.wrong(where, f"{key} = {value!r}: {error}")
 
     def wrong(self, where: str, message: str) -> None:
         """Note a mistake."""
-        self.mistakes.append(Mistake(where=where, message=message))
+        self.mistakes.append(Mistake(where=where, message=without_password(message)))
 
 
 def load_settings(
@@ -326,11 +326,6 @@ def default_socket(environ: Mapping[str, str], state_dir: Path) -> Path:
     """Return where the socket is when nothing is said: the user's runtime folder, else the state folder."""
     runtime = environ.get("XDG_RUNTIME_DIR")
     return Path(runtime, "phasewatch", "phasewatch.sock") if runtime else state_dir / "phasewatch.sock"
-
-
-def without_password(text: str) -> str:
-    """Hide what stands for a user and password in the URLs of a text."""
-    return re.sub(r"(://)[^/@\s]*@", r"\1…@", text)
 
 
 def suggestion(word: str, known: Mapping[str, object]) -> str:

@@ -11,11 +11,13 @@ import logging
 import os
 import signal
 import socket as sockets
+import stat
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
@@ -420,6 +422,7 @@ def open_state(settings: Settings) -> Iterator[Store]:
     folder = settings.daemon_state_dir
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        close_to_others(folder, settings.daemon_socket)
     except OSError as error:
         raise ConfigError(
             f"cannot make the state folder {folder}: {error.strerror}; choose one with --state-dir"
@@ -430,3 +433,19 @@ def open_state(settings: Settings) -> Iterator[Store]:
             yield store
     finally:
         os.umask(before)
+
+
+def close_to_others(folder: Path, socket: Path) -> None:
+    """Take others' rights to a state folder from before, where nothing else needs them; else say that they have some.
+
+    What is stored there is its owner's alone in any case, but who may write to the folder may put another in its place.
+    """
+    found = folder.stat()
+    rights = stat.S_IMODE(found.st_mode)
+    if not rights & 0o077:
+        return
+    if found.st_uid == os.geteuid() and not rights & stat.S_ISVTX and socket.parent != folder:
+        folder.chmod(0o700)
+        logger.warning("the state folder %s had rights %04o; they are 0700 now", folder, rights)
+    else:
+        logger.warning("the state folder %s has rights %04o: others than its owner reach into it", folder, rights)

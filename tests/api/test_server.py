@@ -231,16 +231,19 @@ async def serving(
     listen_api: bool = False,
     max_concurrent: int = 4,
     timeout_seconds: float = DEADLINE_SECONDS,
+    socket_mode: int = 0o660,
+    **more: Any,
 ) -> AsyncIterator[Server]:
     """Serve on FOLDER/s.sock."""
     async with open_server(
         engine,
         socket=folder / "s.sock",
-        socket_mode=0o660,
+        socket_mode=socket_mode,
         listen=listen,
         listen_api=listen_api,
         max_concurrent=max_concurrent,
         timeout_seconds=timeout_seconds,
+        **more,
     ) as server:
         yield server
 
