@@ -97,7 +97,7 @@ def test_the_one_route_that_asks_something_of_jobs_is_described() -> None:
     assert path == "/v1/capture"
     operation = DOCUMENT["paths"][path]["post"]
     assert operation["summary"]
-    assert operation["responses"].keys() == {"200", "400", "403", "404", "413", "503"}
+    assert operation["responses"].keys() == {"200", "400", "401", "403", "404", "408", "413", "503"}
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
     assert DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]]["required"] == ["steps"]
 
@@ -107,7 +107,7 @@ def test_every_parameter_and_every_answer_is_described() -> None:
         assert methods.keys() == {"get"}
         operation = methods["get"]
         assert operation["summary"]
-        assert operation["responses"].keys() == {"200", "400", "404", "413", "503"}
+        assert operation["responses"].keys() == {"200", "400", "401", "403", "404", "413", "503"}
         for parameter in parameters(path):
             assert parameter["in"] == "query"
             assert parameter["description"].endswith("."), parameter
