@@ -25,7 +25,7 @@ from monitor.config import check_config, default_socket, default_state_dir, load
 from monitor.errors import ConfigError, MonitorError, QueryError, SourceUnavailable, StoreError
 from monitor.logs import configure_logging
 from monitor.s3_url import parse_s3_url
-from monitor.settings import S3Settings, Settings
+from monitor.settings import SETTINGS, S3Settings, Settings
 
 EXIT_REFUSED = 1
 EXIT_CONFIG = 2
@@ -227,6 +227,10 @@ def ship(path: Path, target: str, once: bool, delete: bool, bytes_per_second: fl
     from monitor.sources.s3_client import Bucket, open_s3_client
 
     url = parse_s3_url(target)
+    try:
+        way["endpoint"] = SETTINGS["ship.endpoint"].read(way["endpoint"])
+    except ValueError as error:
+        raise ConfigError(f"--endpoint {error}") from None
     configure_logging("info", "auto")
 
     async def upload() -> None:
