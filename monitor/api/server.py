@@ -27,10 +27,10 @@ from monitor.api.connections import LARGEST_URL_BYTES, Connection, Limits, Liste
 from monitor.api.openapi import openapi_document
 from monitor.api.parameters import Values, scope_of, shortened
 from monitor.api.routes import ROUTES, WATCH_PARAMETERS, Reply, Route, check_names
+from monitor.api.scrape import METRICS_PATH, SD_PATH, Scraping
 from monitor.api.sockets import query_listener, tcp_listeners
 from monitor.api.watch import stream_events
 from monitor.errors import AccessRefused, QueryError, SourceUnavailable, StoreError
-from monitor.metrics import CONTENT_TYPE
 
 logger = logging.getLogger("phasewatch.server")
 http_logger = logging.getLogger("phasewatch.http")
@@ -57,7 +57,7 @@ HTTP_OPTIONS: dict[str, Any] = {
 DEFAULT_LIMITS = Limits()
 
 LANDING = """<!doctype html><title>phasewatch</title><h1>phasewatch</h1>
-<ul><li><a href="/metrics">/metrics</a></li>{api}</ul>
+<ul><li><a href="/metrics">/metrics</a></li><li><a href="/sd">/sd</a></li>{api}</ul>
 """
 API_LINKS = '<li><a href="/v1/status">/v1/status</a></li><li><a href="/v1/openapi.json">/v1/openapi.json</a></li>'
 
@@ -127,6 +127,7 @@ class Application:
     server: Server
     limiter: anyio.CapacityLimiter
     timeout_seconds: float
+    scraping: Scraping
     access: Access
     body_seconds: float
 
@@ -135,7 +136,8 @@ class Application:
         app = web.Application(middlewares=[self.guard], client_max_size=LARGEST_BODY_BYTES)
         app.on_response_prepare.append(self.add_headers)
         app[WITH_API] = with_api
-        app.router.add_get("/metrics", self.metrics)
+        app.router.add_get(METRICS_PATH, self.scraping.metrics)
+        app.router.add_get(SD_PATH, self.scraping.targets)
         app.router.add_get("/", self.landing)
         if with_api:
             for route in ROUTES:
@@ -172,7 +174,7 @@ class Application:
             response = error_response(error.status, error.code, error.message, error.parameter)
         except web.HTTPNotFound:
             paths = [known.path for known in ROUTES] + ["/v1/watch", "/v1/openapi.json"]
-            known = ", ".join([*(paths if request.app[WITH_API] else []), "/metrics"])
+            known = ", ".join([*(paths if request.app[WITH_API] else []), METRICS_PATH, SD_PATH])
             response = error_response(404, "no_such_route", f"no route {shortened(request.path)}; there are: {known}")
         except web.HTTPException as error:
             response = error_response(error.status, "http_error", error.reason)
@@ -222,13 +224,6 @@ class Application:
         finally:
             self.limiter.release()
 
-    async def metrics(self, request: web.Request) -> web.Response:
-        """Serve the ready page."""
-        page = self.engine.metrics_page()
-        if not page:
-            raise QueryError("the first page is not drawn yet; try again", status=503, code="starting")
-        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
-
     async def capture(self, request: web.Request) -> web.Response:
         """Ask jobs to profile their next steps."""
         try:
@@ -269,6 +264,7 @@ async def open_server(
     listen_api: bool,
     max_concurrent: int,
     timeout_seconds: float,
+    target: str = "",
     inherited: unix_sockets.socket | None = None,
     socket_group: str = "",
     socket_users: Sequence[str] = (),
@@ -283,6 +279,7 @@ async def open_server(
         socket_users: who may ask there, besides root and the daemon's own user; nobody for all whom its rights let in.
         listen: HOST:PORT for TCP, port 0 for any; "" for none.
         listen_api: serve /v1 over TCP too.
+        target: HOST:PORT that /sd gives out; "" for where it was asked.
         inherited: a listening unix socket, used in place of making one; closed at the end.
         web_config_file: who may come in over TCP; None for all. must_protect: refuse one that lets all in.
 
@@ -311,6 +308,7 @@ async def open_server(
                 server=server,
                 limiter=limiter,
                 timeout_seconds=timeout_seconds,
+                scraping=Scraping(engine=engine, target=target, address=lambda: server.address),
                 access=each.access,
                 body_seconds=limits.head_seconds,
             )
