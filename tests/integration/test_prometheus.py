@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import socket
@@ -10,14 +11,17 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import bcrypt
 import pytest
+import trustme
 
 from monitor.client import Client
+from monitor.errors import QueryError
 from tests.integration.corpora import node_folder, span_names, write_run, write_span
 from tests.integration.daemons import DEADLINE_SECONDS, daemon_child, stop
 
@@ -37,13 +41,19 @@ def free_port() -> int:
 
 
 @contextmanager
-def prometheus(folder: Path, target: str, rule_files: Sequence[Path] = ()) -> Iterator[str]:
-    """Run Prometheus on one target; gives its address."""
+def prometheus(
+    folder: Path, target: str, rule_files: Sequence[Path] = (), how: Mapping[str, object] | None = None
+) -> Iterator[str]:
+    """Run Prometheus on one target; gives its address.
+
+    Args:
+        how: more for its scrape configuration.
+    """
     folder.mkdir()
     config = {
         "global": {"scrape_interval": "200ms"},
         "rule_files": [str(file) for file in rule_files],
-        "scrape_configs": [{"job_name": "phasewatch", "static_configs": [{"targets": [target]}]}],
+        "scrape_configs": [{"job_name": "phasewatch", "static_configs": [{"targets": [target]}], **(how or {})}],
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))
     address = f"127.0.0.1:{free_port()}"
@@ -83,9 +93,10 @@ def until_value(address: str, promql: str, expected: float) -> None:
 def wait_for_page(client: Client, text: str) -> bytes:
     deadline = time.monotonic() + DEADLINE_SECONDS
     while time.monotonic() < deadline:
-        page = client.raw("/metrics")[1]
-        if text.encode() in page:
-            return page
+        with suppress(QueryError):  # none is drawn yet
+            page = client.raw("/metrics")[1]
+            if text.encode() in page:
+                return page
         threading.Event().wait(0.05)  # the page is made anew by itself
     raise AssertionError(f"the page never held {text}")
 
@@ -142,3 +153,39 @@ def test_promtool_finds_nothing_to_say_about_the_page(data_dir: Path, tmp_path: 
 def test_the_scrape_example_is_valid() -> None:
     example = Path(__file__).parents[2] / "config" / "prometheus" / "prometheus.yml"
     subprocess.run([program("promtool"), "check", "config", str(example)], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("way", ["token", "password"])
+def test_prometheus_comes_in_over_tls_with_a_token_or_a_password(
+    data_dir: Path, tmp_path: Path, short_tmp_path: Path, way: str
+) -> None:
+    source = tmp_path / "profiles"
+    data = (data_dir / "formats" / "cpython-3.12" / "python_stats").read_bytes()
+    write_span(node_folder(source, "0-a"), next(iter(span_names(1))), data)
+    ca = trustme.CA()
+    certificate = ca.issue_cert("localhost")
+    certificate.private_key_pem.write_to_path(tmp_path / "tls.key")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "tls.crt")
+    ca.cert_pem.write_to_path(tmp_path / "ca.crt")
+    (tmp_path / "secret").write_text("open sesame\n")
+    hashed = bcrypt.hashpw(b"open sesame", bcrypt.gensalt(5)).decode()
+    toolkit = f"tls_server_config: {{cert_file: tls.crt, key_file: tls.key}}\nbasic_auth_users: {{ann: {hashed}}}\n"
+    web = tmp_path / "web.yml"
+    web.write_text(toolkit)
+    subprocess.run([program("promtool"), "check", "web-config", web], check=True, capture_output=True)
+    web.write_text(f"{toolkit}bearer_tokens: {{prometheus: {hashlib.sha256(b'open sesame').hexdigest()}}}\n")
+    secret = str(tmp_path / "secret")
+    how: dict[str, object] = {
+        "scheme": "https",
+        "tls_config": {"ca_file": str(tmp_path / "ca.crt"), "server_name": "localhost"},
+    }
+    how |= {
+        "token": {"authorization": {"credentials_file": secret}},
+        "password": {"basic_auth": {"username": "ann", "password_file": secret}},
+    }[way]
+    with daemon_child(short_tmp_path, source, "--web-config-file", str(web)) as (_, client):
+        wait_for_page(client, "phasewatch_profiles_total{")
+        with prometheus(tmp_path / "prometheus", client.status()["address"], how=how) as address:
+            until_value(address, "sum(phasewatch_profiles_total)", 1)
+            refused = client.status()["queries"]["refused"]
+            assert refused == {"malformed": 0}

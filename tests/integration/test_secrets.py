@@ -16,9 +16,12 @@ from click.testing import CliRunner
 
 from monitor.cli import main
 from monitor.daemon import close_to_others
-from monitor.errors import ConfigError
+from monitor.errors import ConfigError, RequestFailed
 from monitor.s3_url import parse_s3_url, without_password
+from monitor.settings import S3Settings
+from monitor.sources.s3_client import Bucket, open_s3_client
 from tests.integration.daemons import daemon_child, stop
+from tests.integration.test_prometheus import wait_for_page
 
 SECRETS = {
     "key": "AKIASECRETKEYID00000",
@@ -52,7 +55,7 @@ def test_a_daemon_shows_none_of_its_secrets(short_tmp_path: Path) -> None:
         with daemon_child(short_tmp_path, None, *arguments, variables=variables) as (process, client):
             while not any(client.status()["sources"][0]["requests"].values()):
                 pass
-            shown = [json.dumps(client.status()), client.raw("/metrics")[1].decode()]
+            shown = [json.dumps(client.status()), wait_for_page(client, "phasewatch_build_info").decode()]
             headers = ("", f"Bearer {TOKEN}", "Basic d3Jvbmc6d3Jvbmc=")
             shown += [ask(client.status()["address"], header) for header in headers]
             shown.append(Path(f"/proc/{process.pid}/cmdline").read_text())
@@ -63,6 +66,17 @@ def test_a_daemon_shows_none_of_its_secrets(short_tmp_path: Path) -> None:
     for text in (*shown, log):
         for secret in (*SECRETS.values(), hashed, digest, TOKEN, PASSWORD):
             assert secret not in text
+
+
+async def test_an_endpoint_that_is_away_is_told_without_its_password(aws_keys: None) -> None:
+    with sockets.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        endpoint = f"http://ann:hunter2@127.0.0.1:{closed.getsockname()[1]}"
+        async with open_s3_client(S3Settings(endpoint=endpoint, region="eu-west-1", anonymous=True)) as client:
+            with pytest.raises(RequestFailed) as caught:
+                await Bucket(client, "bucket").list_page("prefix/")
+    assert "endpoint URL" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
 
 
 def ask(address: str, authorization: str) -> str:
