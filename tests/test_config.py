@@ -327,6 +327,30 @@ def test_a_password_in_a_url_is_refused_and_not_told(tmp_path: Path, key: str) -
     assert "hunter2" not in str(found)
 
 
-@pytest.mark.parametrize(("written_so", "names"), [(["ann", 1001], ("ann", "1001")), ("ann, bob", ("ann", "bob"))])
-def test_users_are_a_list_or_a_text_with_commas(written_so: object, names: tuple[str, ...]) -> None:
-    assert load_settings(None, HOME, {"daemon.socket_users": written_so}).daemon_socket_users == names
+def test_lists_are_read_from_the_file_and_as_toml_from_the_environment(tmp_path: Path) -> None:
+    path = written(tmp_path, "[metrics]\npackages = ['application code']\nrename = ['^v\\d+/ => ']\nexclude = ['a']\n")
+    settings = load_settings(path, HOME | {"PHASEWATCH_METRICS_EXCLUDE": "['b', \"c\"]"})
+    assert settings.metrics_packages == ("application code",)
+    assert settings.metrics_rename == (r"^v\d+/ => ",)
+    assert settings.metrics_exclude == ("b", "c")
+    assert settings.metrics_pinned == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("include = ['a', '(']", "entry 2, '(', is no regular expression of Python: missing )"),
+        ("rename = ['a']", "entry 1, 'a', must be \"PATTERN => REPLACEMENT\""),
+        (r"rename = ['a => b', 'a => \2']", r"entry 2, 'a => \\2', is no regular expression of Python: invalid group"),
+        (r"rename = ['a => \g<b>']", "is no regular expression of Python: unknown group name 'b'"),
+        ("pinned = [1]", "entry 1, 1, must be a text"),
+        ("pinned = ['']", "entry 1, '', must be a text"),
+        ("packages = 'torch'", "must be a list of texts"),
+        ("packages = 3", "must be a list of texts"),
+    ],
+)
+def test_a_list_with_a_mistake_names_the_entry(tmp_path: Path, line: str, said: str) -> None:
+    ((at, message),) = mistakes(tmp_path, f"[metrics]\n{line}\n")
+    assert at == 2
+    assert message.startswith(f"metrics.{line.split()[0]} = ")
+    assert said in message
