@@ -11,11 +11,13 @@ import logging
 import os
 import signal
 import socket as sockets
+import stat
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
@@ -23,9 +25,11 @@ import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
 from monitor.answers import PageWish, SpanRow
+from monitor.api.connections import Limits
 from monitor.api.server import Server, open_server
 from monitor.budgets import AllBudgets, load_budgets
 from monitor.checkpoint import load_index
+from monitor.config import is_local
 from monitor.decoding import DecodePool, open_decode_pool
 from monitor.endings import META_KEY, Endings, loaded
 from monitor.errors import ConfigError, ReadError
@@ -59,10 +63,15 @@ RESTART_ONLY = (
     "daemon_state_dir",
     "daemon_socket",
     "daemon_socket_mode",
+    "daemon_socket_group",
+    "daemon_socket_users",
     "daemon_listen",
+    "daemon_listen_anywhere",
     "daemon_listen_api",
+    "daemon_web_config_file",
     "metrics_target",
     "store_memory_bytes",
+    "query_max_connections",
     "query_max_concurrent",
     "query_timeout_seconds",
     "query_watch_events",
@@ -216,6 +225,11 @@ class Daemon:
                     max_concurrent=settings.query_max_concurrent,
                     timeout_seconds=settings.query_timeout_seconds,
                     inherited=self._listener,
+                    socket_group=settings.daemon_socket_group,
+                    socket_users=settings.daemon_socket_users,
+                    web_config_file=settings.daemon_web_config_file,
+                    must_protect=not (settings.daemon_listen_anywhere or is_local(settings.daemon_listen)),
+                    limits=Limits(connections=settings.query_max_connections),
                 ) as self.server:
                     while not self._stop.is_set():
                         self._round_over = anyio.Event()
@@ -426,6 +440,7 @@ def open_state(settings: Settings) -> Iterator[Store]:
     folder = settings.daemon_state_dir
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        close_to_others(folder, settings.daemon_socket)
     except OSError as error:
         raise ConfigError(
             f"cannot make the state folder {folder}: {error.strerror}; choose one with --state-dir"
@@ -436,3 +451,19 @@ def open_state(settings: Settings) -> Iterator[Store]:
             yield store
     finally:
         os.umask(before)
+
+
+def close_to_others(folder: Path, socket: Path) -> None:
+    """Take others' rights to a state folder from before, where nothing else needs them; else say that they have some.
+
+    What is stored there is its owner's alone in any case, but who may write to the folder may put another in its place.
+    """
+    found = folder.stat()
+    rights = stat.S_IMODE(found.st_mode)
+    if not rights & 0o077:
+        return
+    if found.st_uid == os.geteuid() and not rights & stat.S_ISVTX and socket.parent != folder:
+        folder.chmod(0o700)
+        logger.warning("the state folder %s had rights %04o; they are 0700 now", folder, rights)
+    else:
+        logger.warning("the state folder %s has rights %04o: others than its owner reach into it", folder, rights)

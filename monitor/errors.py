@@ -96,6 +96,20 @@ class QueryError(MonitorError):
         self.code = code
 
 
+class AccessRefused(QueryError):
+    """A client may not ask.
+
+    Args:
+        reason: one word for counting: user, credentials or certificate.
+        challenge: what it may prove itself with, as WWW-Authenticate says it; "" where nothing helps.
+    """
+
+    def __init__(self, message: str, *, status: int, reason: str, challenge: str = "") -> None:
+        super().__init__(message, status=status, code="unauthorized" if status == 401 else "forbidden")
+        self.reason = reason
+        self.challenge = challenge
+
+
 class ArgumentError(QueryError, ValueError):
     """A Python caller passed an argument that cannot be meant; the message names it and what is allowed."""
 

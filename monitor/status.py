@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import monitor
+from monitor.api.connections import DROP_REASONS
 from monitor.api.server import Server
 from monitor.decoding import DecodePool
 from monitor.index import Index
@@ -69,7 +70,12 @@ def status_of(parts: Parts, now: float) -> Mapping[str, object]:
         "ingest": asdict(parts.ingest.statistics()),
         "decode": asdict(parts.pool.statistics()),
         "store": asdict(parts.store.statistics()),
-        "queries": {"running": server.running, "requests": sum(server.requests.values())},
+        "queries": {
+            "running": server.running,
+            "requests": sum(server.requests.values()),
+            "connections": dict(server.connections),
+            "refused": dict(server.refused),
+        },
         "watchers": asdict(parts.watchers.statistics()),
         "set_aside": [shown(trouble) for trouble in aside[:MOST_TROUBLES_SHOWN]],
         "retrying": [shown(trouble) for trouble in waiting[:MOST_TROUBLES_SHOWN]],
@@ -197,6 +203,19 @@ def query_readings(parts: Parts) -> Iterator[Reading]:
     for route, seconds in (server.seconds or {"/metrics": 0.0}).items():
         yield counter("phasewatch_query_seconds", "Time spent answering.", seconds, route=route)
     yield gauge("phasewatch_query_running", "Queries under way.", server.running)
+    for reason, count in server.refused.items():
+        yield counter("phasewatch_query_refused_requests", "Requests not let in, or none at all.", count, reason=reason)
+    for listener, count in server.connections.items():
+        yield gauge("phasewatch_query_connections", "Connections open now.", count, listener=listener)
+        for reason in DROP_REASONS:
+            dropped = server.dropped.get((listener, reason), 0)
+            yield counter(
+                "phasewatch_query_dropped_connections",
+                "Connections refused or ended by the daemon.",
+                dropped,
+                listener=listener,
+                reason=reason,
+            )
     watchers = parts.watchers.statistics()
     yield gauge("phasewatch_query_watchers", "Readers of /v1/watch.", watchers.readers)
     yield counter("phasewatch_query_dropped_events", "Events that slow readers lost.", watchers.dropped)
