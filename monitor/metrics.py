@@ -100,6 +100,7 @@ class MetricsPage:
     Args:
         readings: gives the daemon's own numbers; called on the loop.
         refresh_seconds: least time between two renderings.
+        held: tells that less is stored than was shown before, so that jobs are left out: a gap is no reset.
         sheet: what to show until the first one.
         wall_clock: seconds since the epoch; by it jobs end.
     """
@@ -111,6 +112,7 @@ class MetricsPage:
         budgets: Budgets,
         endings: Endings,
         readings: Callable[[], Iterable[Reading]],
+        held: Callable[[], bool] = lambda: False,
         refresh_seconds: float = 1.0,
         sheet: Sheet | None = None,
         wall_clock: Callable[[], float] = time,
@@ -119,6 +121,7 @@ class MetricsPage:
         self._budgets = budgets
         self._endings = endings
         self._readings = readings
+        self._held = held
         self._refresh = refresh_seconds
         self._wall_clock = wall_clock
         self._process = CollectorRegistry(auto_describe=False)
@@ -172,11 +175,16 @@ class MetricsPage:
             self._seconds = perf_counter() - started
 
     def _state(self) -> tuple[int, int, frozenset[str]]:
-        ended = self._endings.ended(self._index, self._wall_clock())
-        return self._index.generation, self._budgets.version, ended
+        return self._index.generation, self._budgets.version, self._left_out()
+
+    def _left_out(self) -> frozenset[str]:
+        """Return the jobs that are not shown: those that ended, and all while the store is rebuilt."""
+        if self._held():
+            return frozenset(self._index.spans_by_job())
+        return self._endings.ended(self._index, self._wall_clock())
 
     def _changes(self) -> Changes:
-        ended = self._endings.ended(self._index, self._wall_clock())
+        ended = self._left_out()
         spans = {job: count for job, count in self._index.spans_by_job().items() if job not in ended}
         moved = {job for job, count in spans.items() if self._drawn_jobs.get(job) != count}
         self._drawn_jobs = spans

@@ -21,6 +21,7 @@ from monitor.settings import Settings, SourceSettings
 from monitor.sidecars import Sidecars
 from monitor.sources.base import Source
 from monitor.sources.opening import Clients, build_source
+from monitor.state import State
 from monitor.store import Store
 from monitor.upkeep import Retention, Upkeep
 
@@ -36,6 +37,7 @@ class Lasting:
         mark: how much of the index's catalogue the store has already.
     """
 
+    state: State
     store: Store
     index: Index
     budgets: Budgets
@@ -97,6 +99,7 @@ def build_round(
             budgets=lasting.budgets,
             endings=lasting.endings,
             readings=readings,
+            held=lambda: lasting.state.rebuilding,
             refresh_seconds=settings.metrics_refresh_seconds,
             sheet=sheet,
         ),
@@ -111,6 +114,7 @@ def build_upkeep(settings: Settings, lasting: Lasting, bookmarks: Bookmarks) -> 
         store=lasting.store,
         index=lasting.index,
         budgets=lasting.budgets,
+        state=lasting.state,
         retention=Retention(
             days=settings.store_retention_days,
             spans=settings.store_retention_spans,
