@@ -282,7 +282,6 @@ def push(
 
     if (gateway is None) == (textfile is None):
         raise ConfigError("say where to push: one of --gateway URL and --textfile FOLDER")
-    configure_logging("warning", "auto")
     password = os.environ.get("PHASEWATCH_PUSH_PASSWORD", "") if password_file is None else password_file.read().strip()
     place: Place
     if gateway is not None:

@@ -13,7 +13,7 @@ import anyio
 import numpy as np
 
 from monitor.bookmarks import Bookmarks
-from monitor.budgets import Budgets
+from monitor.budgets import AllBudgets
 from monitor.checkpoint import save_totals
 from monitor.endings import META_KEY, Endings
 from monitor.errors import StoreDamaged, StoreError
@@ -53,7 +53,7 @@ class Upkeep:
         *,
         store: Store,
         index: Index,
-        budgets: Budgets,
+        budgets: AllBudgets,
         state: State,
         retention: Retention,
         wall_clock: Callable[[], float],
@@ -120,10 +120,11 @@ class Upkeep:
         self._state.note(self._index.next_number)
 
     async def _choose_series(self) -> None:
-        changes = self._budgets.plan(self._index)
-        if changes:
-            await anyio.to_thread.run_sync(self._budgets.save, self._store, changes)
-            self._budgets.apply(changes)
+        for budgets in self._budgets.each:
+            changes = budgets.plan(self._index)
+            if changes:
+                await anyio.to_thread.run_sync(budgets.save, self._store, changes)
+                budgets.apply(changes)
 
     async def _drop_old(self) -> None:
         numbers = expired(self._index, self._retention, self._wall_clock())
