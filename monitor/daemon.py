@@ -8,16 +8,12 @@ the store closes. A reload ends the round and starts the next one with new setti
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import socket as sockets
-import stat
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
@@ -32,7 +28,7 @@ from monitor.checkpoint import load_index
 from monitor.config import is_local
 from monitor.decoding import DecodePool, open_decode_pool
 from monitor.endings import META_KEY, Endings, loaded
-from monitor.errors import ConfigError, ReadError
+from monitor.errors import ConfigError, ReadError, StoreDamaged
 from monitor.index import Index
 from monitor.layout import SpanKey
 from monitor.logs import configure_logging
@@ -44,6 +40,7 @@ from monitor.service import Service, Surroundings
 from monitor.settings import Settings, SourceSettings
 from monitor.sources.base import FileRef, Source
 from monitor.sources.opening import Clients, open_clients
+from monitor.state import State, open_state
 from monitor.status import Parts, readings_of, status_of
 from monitor.store import Store, open_store
 from monitor.watchers import Watchers
@@ -53,10 +50,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("phasewatch.daemon")
 
-STORE_FILE = "phasewatch.duckdb"
 THREADS = 40
 JOBS_POLLS = 3
 """New jobs of a pattern are looked for at every so many polls."""
+REBUILT_LOOK_SECONDS = 0.2
+REBUILDING_PATIENCE_SECONDS = 600.0
+"""A source that is away is waited for so long before what it held counts as lost."""
 STOP_SECONDS = 4.0
 """What is left of a stop after this long is cut off; people and systemd expect an answer within five."""
 RESTART_ONLY = (
@@ -88,6 +87,7 @@ class Daemon:
     def __init__(
         self,
         settings: Settings,
+        state: State,
         store: Store,
         index: Index,
         budgets: AllBudgets,
@@ -98,7 +98,8 @@ class Daemon:
         self.settings = settings
         self.service = service
         self._listener = listener
-        self.started = time.time()
+        self.started = time.monotonic()
+        self.state = state
         self.store = store
         self.index = index
         self.budgets = budgets
@@ -119,7 +120,7 @@ class Daemon:
             watchers=self.watchers,
             refresh=self.refresh,
             read=self.read_profile,
-            status=lambda: status_of(self.parts(), time.time()),
+            status=lambda: status_of(self.parts(), time.monotonic()),
             page=self.metrics_page,
             jobs=self.metrics_jobs,
         )
@@ -130,6 +131,7 @@ class Daemon:
             raise RuntimeError("the daemon does not run")
         return Parts(
             index=self.index,
+            state=self.state,
             store=self.store,
             watchers=self.watchers,
             server=self.server,
@@ -176,7 +178,7 @@ class Daemon:
     def metrics_jobs(self) -> dict[str, bool]:
         """Tell of each job, also one that is watched and has written nothing, whether its series have not ended."""
         sheet = None if self.round is None else self.round.page.sheet
-        ended = frozenset() if sheet is None else sheet.ended
+        ended = frozenset() if sheet is None or self.state.rebuilding else sheet.ended
         known = {source.job for source in self._watched} | self.index.spans_by_job().keys()
         return {job: job not in ended for job in sorted(known)}
 
@@ -260,6 +262,7 @@ class Daemon:
                 for number, source in enumerate(current.sources):
                     inner.start_soon(self._run_source, inner, current, number, source)
                 inner.start_soon(self._report_progress, current)
+                inner.start_soon(self._follow_rebuilding, current)
                 inner.start_soon(self._follow_jobs, clients)
                 inner.start_soon(self.service.run, self.parts)
                 if current.shipper is not None:
@@ -284,7 +287,14 @@ class Daemon:
         return build_round(
             self.settings,
             self._watched,
-            Lasting(store=self.store, index=self.index, budgets=self.budgets, endings=self.endings, mark=self._mark),
+            Lasting(
+                state=self.state,
+                store=self.store,
+                index=self.index,
+                budgets=self.budgets,
+                endings=self.endings,
+                mark=self._mark,
+            ),
             pool=pool,
             clients=clients,
             publish=self._publish,
@@ -354,6 +364,16 @@ class Daemon:
                     logger.info("stopping on %s", signal.Signals(number).name)
                     self.stop()
 
+    async def _follow_rebuilding(self, current: Round) -> None:
+        """See when all that the sources still hold is stored again."""
+        patient_until = anyio.current_time() + REBUILDING_PATIENCE_SECONDS
+        while self.state.rebuilding:
+            there = all(source.statistics().available for source in current.sources)
+            looked = all(current.first_poll_done) and current.ingest.statistics().waiting == 0
+            if looked and (there or anyio.current_time() >= patient_until):
+                self.state.rebuilt(self.index.next_number)
+            await anyio.sleep(REBUILT_LOOK_SECONDS)
+
     async def _report_progress(self, current: Round) -> None:
         """Log one line an interval while there is progress."""
         before = current.ingest.statistics()
@@ -386,9 +406,11 @@ async def run_daemon(
 ) -> None:
     """Open the store, load the index and run a daemon until it is stopped.
 
+    A store that turns out to be damaged is set aside, and the daemon begins anew with an empty one.
+
     Args:
         reload_settings: called at SIGHUP.
-        beside: runs beside the daemon once it answers; the daemon stops when it returns.
+        beside: runs beside the daemon once it answers, again after a damaged store; the daemon stops when it returns.
         beside_forever: the same, but is cancelled when the daemon stops.
         progress: told how many of how many spans are loaded; called in a worker thread.
         surroundings: of a service.
@@ -397,27 +419,50 @@ async def run_daemon(
         ConfigError: a setting cannot be used; StoreError: the store cannot.
     """
     given = surroundings or Surroundings()
+    with open_state(settings.daemon_state_dir, settings.daemon_socket) as state:
+        again = True
+        while again:
+            again = False
+            try:
+                with open_store(state.store_path, memory_bytes=settings.store_memory_bytes) as store:
+                    daemon = await load_daemon(settings, state, store, given, progress)
+                    async with anyio.create_task_group() as group:
+                        await group.start(daemon.run, reload_settings or (lambda: settings))
+                        if beside is not None:
+                            await beside(daemon)
+                            daemon.stop()
+                        if beside_forever is not None:
+                            group.start_soon(run_until, beside_forever, daemon)
+            except* StoreDamaged as damages:
+                state.set_aside(first_of(damages))
+                again = True
+
+
+async def load_daemon(
+    settings: Settings, state: State, store: Store, given: Surroundings, progress: Callable[[int, int], None]
+) -> Daemon:
+    """Make a daemon that knows what the store holds."""
     service = Service(given.notifier)
 
     def show_loading(done: int, total: int) -> None:
         progress(done, total)
         service.loading(done, total)
 
-    with open_state(settings) as store:
-        index = await anyio.to_thread.run_sync(load_index, store, show_loading)
-        load = partial(load_budgets, store, index.catalog, limit=settings.metrics_functions_per_phase)
-        budgets = await anyio.to_thread.run_sync(load)
-        endings = Endings(arrivals=loaded(await anyio.to_thread.run_sync(store.get_meta, META_KEY)))
-        daemon = Daemon(settings, store, index, budgets, endings, service, given.listener)
-        if len(index.spans):
-            logger.info("loaded %d profiles from %s", len(index.spans), settings.daemon_state_dir)
-        async with anyio.create_task_group() as group:
-            await group.start(daemon.run, reload_settings or (lambda: settings))
-            if beside is not None:
-                await beside(daemon)
-                daemon.stop()
-            if beside_forever is not None:
-                group.start_soon(run_until, beside_forever, daemon)
+    index = await anyio.to_thread.run_sync(load_index, store, show_loading)
+    load = partial(load_budgets, store, index.catalog, limit=settings.metrics_functions_per_phase)
+    budgets = await anyio.to_thread.run_sync(load)
+    endings = Endings(arrivals=loaded(await anyio.to_thread.run_sync(store.get_meta, META_KEY)))
+    if len(index.spans):
+        logger.info("loaded %d profiles from %s", len(index.spans), settings.daemon_state_dir)
+    state.opened(index.next_number)
+    listener = None if given.listener is None else given.listener.dup()  # the server closes what it is given
+    return Daemon(settings, state, store, index, budgets, endings, service, listener)
+
+
+def first_of(group: BaseExceptionGroup[StoreDamaged]) -> StoreDamaged:
+    """Return one of the errors in a group."""
+    error = group.exceptions[0]
+    return first_of(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def cancel_after(event: anyio.Event, scope: anyio.CancelScope) -> None:
@@ -432,38 +477,3 @@ async def run_until(beside: Beside, daemon: Daemon) -> None:
         group.start_soon(beside, daemon)
         await daemon.stopped()
         group.cancel_scope.cancel()
-
-
-@contextmanager
-def open_state(settings: Settings) -> Iterator[Store]:
-    """Open the store in the state folder, which belongs to its user alone."""
-    folder = settings.daemon_state_dir
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        close_to_others(folder, settings.daemon_socket)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot make the state folder {folder}: {error.strerror}; choose one with --state-dir"
-        ) from error
-    before = os.umask(0o077)
-    try:
-        with open_store(folder / STORE_FILE, memory_bytes=settings.store_memory_bytes) as store:
-            yield store
-    finally:
-        os.umask(before)
-
-
-def close_to_others(folder: Path, socket: Path) -> None:
-    """Take others' rights to a state folder from before, where nothing else needs them; else say that they have some.
-
-    What is stored there is its owner's alone in any case, but who may write to the folder may put another in its place.
-    """
-    found = folder.stat()
-    rights = stat.S_IMODE(found.st_mode)
-    if not rights & 0o077:
-        return
-    if found.st_uid == os.geteuid() and not rights & stat.S_ISVTX and socket.parent != folder:
-        folder.chmod(0o700)
-        logger.warning("the state folder %s had rights %04o; they are 0700 now", folder, rights)
-    else:
-        logger.warning("the state folder %s has rights %04o: others than its owner reach into it", folder, rights)

@@ -15,6 +15,10 @@ class StoreError(MonitorError):
     """The store cannot be opened or written; the operator must act, the profiles themselves are untouched."""
 
 
+class StoreDamaged(StoreError):
+    """The store's file holds what cannot be read; it is set aside, and a new one is made from the profiles."""
+
+
 class SourceUnavailable(MonitorError):
     """A source cannot be read now; the next poll tries again."""
 

@@ -16,6 +16,7 @@ from monitor.ingest import Ingest, Item
 from monitor.metrics import Reading
 from monitor.retry import Trouble
 from monitor.sources.base import Source, SourceStatistics
+from monitor.state import State
 from monitor.store import Store
 from monitor.watchers import Watchers
 
@@ -32,10 +33,11 @@ class Parts:
 
     Attributes:
         first_polls: which sources have finished their first poll.
-        started: when the daemon started; seconds since the epoch.
+        started: when the daemon started, by the clock that never goes back.
     """
 
     index: Index
+    state: State
     store: Store
     watchers: Watchers
     server: Server
@@ -53,7 +55,7 @@ def catching_up(parts: Parts) -> bool:
 
 
 def status_of(parts: Parts, now: float) -> Mapping[str, object]:
-    """Return the state, ready for JSON."""
+    """Return the state, ready for JSON; `now` is by the clock of `Parts.started`."""
     waiting, aside = parts.ingest.troubles()
     server = parts.server.statistics()
     return {
@@ -69,7 +71,12 @@ def status_of(parts: Parts, now: float) -> Mapping[str, object]:
         ],
         "ingest": asdict(parts.ingest.statistics()),
         "decode": asdict(parts.pool.statistics()),
-        "store": asdict(parts.store.statistics()),
+        "store": {
+            **asdict(parts.store.statistics()),
+            "rebuilding": parts.state.rebuilding,
+            "damaged_stores": parts.state.damaged_stores,
+            "lost_profiles": parts.state.lost,
+        },
         "queries": {
             "running": server.running,
             "requests": sum(server.requests.values()),
@@ -129,6 +136,11 @@ def readings_of(parts: Parts) -> Iterator[Reading]:
     yield counter("phasewatch_store_commit_seconds", "Time spent in transactions.", store.commit_seconds)
     yield gauge("phasewatch_store_size_bytes", "Size of the store's files.", store.size_bytes)
     yield gauge("phasewatch_store_profiles", "Profiles whose rows are kept.", len(parts.index.spans))
+    yield gauge(
+        "phasewatch_store_rebuilding", "1 while profiles that were lost are read again.", parts.state.rebuilding
+    )
+    yield gauge("phasewatch_store_damaged_stores", "Damaged stores that were set aside.", parts.state.damaged_stores)
+    yield counter("phasewatch_store_lost_profiles", "Profiles lost with a store and their files.", parts.state.lost)
     yield from query_readings(parts)
 
 

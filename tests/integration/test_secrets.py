@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 from monitor.cli import main
-from monitor.daemon import close_to_others
 from monitor.errors import ConfigError, RequestFailed
 from monitor.s3_url import parse_s3_url, without_password
 from monitor.settings import S3Settings
 from monitor.sources.s3_client import Bucket, open_s3_client
+from monitor.state import close_to_others
 from tests.integration.daemons import daemon_child, stop
 from tests.integration.test_prometheus import wait_for_page
 
