@@ -101,6 +101,8 @@ class Tree:
         functions, callers = zip(*self._own, strict=True)
         zeros = [0] * len(functions)
         own, total = list(self._own.values()), list(self._total.values())
+        if max(map(abs, [*own, *total])) > LARGEST_SECONDS:
+            raise CorruptFile("its frames add up to more seconds than a session can have")
         self._builder.add_rows(functions, callers, zeros, zeros, own, total)
         self._builder.add_samples(list(self._path_seconds), list(self._path_seconds.values()))
 

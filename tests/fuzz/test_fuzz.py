@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import anyio
 import pytest
 
 from monitor.profiles.batch import decode_batch
-from monitor.profiles.columns import DecodedBatch
+from monitor.profiles.raw import RawBatch
 from monitor.reading import FileData
 from tests.fuzz.pool import fuzz_pool, seeds
 from tests.fuzz.running import CORPUS, Outcome, fuzz
@@ -56,9 +55,9 @@ def test_damaged_files_never_reach_past_a_decoder() -> None:
 def test_the_checks_see_what_the_daemon_must_not_believe(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
     kept = decode_batch
 
-    def careless(files: Sequence[tuple[str, Callable[[], bytes]]]) -> DecodedBatch:
-        batch = kept(files)
-        return replace(batch, functions=[*batch.functions, batch.functions[0]])
+    def careless(files: Sequence[tuple[str, Callable[[], bytes]]], *, careful: bool) -> RawBatch:
+        batch = kept(files, careful=careful)
+        return batch._replace(functions=[*batch.functions, batch.functions[0]])
 
     good = (data_dir / "formats" / "cpython-3.11" / "python_stats").read_bytes()
     assert check_files([("cprofile", good)]) == 1
@@ -75,4 +74,12 @@ def test_a_time_too_large_for_a_float_is_refused(where: str) -> None:
     data = json.dumps({"root_frame": frame}).encode()
     batch = decode_batch([("pyinstrument", lambda: data)])
     assert "is no number of seconds in range" in batch.failures[0].reason
+    assert check_files([("pyinstrument", data)]) == 1
+
+
+def test_frames_that_add_up_to_too_much_are_refused() -> None:
+    half = {"function": "f", "file_path": "a.py", "line_no": 1, "time": 6e8}
+    data = json.dumps({"root_frame": half | {"function": "g", "children": [half, half]}}).encode()
+    batch = decode_batch([("pyinstrument", lambda: data)])
+    assert batch.failures[0].reason == "its frames add up to more seconds than a session can have"
     assert check_files([("pyinstrument", data)]) == 1
