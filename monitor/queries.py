@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import anyio
 import anyio.lowlevel
 
-from monitor.answers import FrameTable, JobRow, NodeRow, PhaseFrames, PhaseStats, Scope, SpanRow
+from monitor.answers import FrameTable, JobRow, NodeRow, PageWish, PhaseFrames, PhaseStats, Scope, SpanRow
 from monitor.catalog import SeriesKey
 from monitor.finding import Finder, in_order
 from monitor.index import Index
@@ -27,7 +27,8 @@ class Queries:
         refresh: polls the sources and waits until what they found is stored.
         read: reads the data file of a span from its source; raises ReadError or SourceUnavailable.
         status: the daemon's state, ready for JSON.
-        page: the metrics page.
+        page: gives a metrics page; None while there is none yet.
+        jobs: tells of each job whether its series have not ended.
     """
 
     def __init__(
@@ -39,7 +40,8 @@ class Queries:
         refresh: Callable[[], Awaitable[None]],
         read: Callable[[SpanRow], Awaitable[bytes]],
         status: Callable[[], Mapping[str, object]],
-        page: Callable[[], bytes],
+        page: Callable[[PageWish], Awaitable[bytes | None]],
+        jobs: Callable[[], Mapping[str, bool]],
     ) -> None:
         self._finder = Finder(index)
         self._store = store
@@ -48,6 +50,7 @@ class Queries:
         self._read = read
         self._status = status
         self._page = page
+        self._jobs = jobs
 
     async def stats(self, question: Question, scope: Scope, *, callers: bool) -> StatsTable:
         """Add up the spans that a question selects."""
@@ -127,9 +130,13 @@ class Queries:
         """Return the daemon's state, ready for JSON."""
         return self._status()
 
-    def metrics_page(self) -> bytes:
-        """Return the last rendered metrics page."""
-        return self._page()
+    async def metrics_page(self, wish: PageWish) -> bytes | None:
+        """Return a metrics page of what was last rendered; None while there is none yet."""
+        return await self._page(wish)
+
+    def metrics_jobs(self) -> Mapping[str, bool]:
+        """Tell of each job, also one that is watched and has written nothing, whether its series have not ended."""
+        return self._jobs()
 
     def subscribe(self) -> AbstractContextManager[Subscription]:
         """Listen to new spans while the block lasts."""
