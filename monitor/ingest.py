@@ -280,8 +280,8 @@ class Ingest:
             now = anyio.current_time()
             for trouble, version in zip(mine, versions, strict=True):
                 if trouble.ref in self._in_hand:
-                    continue
-                if version is None and trouble.aside:
+                    self._book.put_off(trouble, now)  # its batch is still being stored
+                elif version is None and trouble.aside:
                     self._book.settled(trouble.ref)  # its folder is gone; the source names it again if it comes back
                 elif self._book.looked(trouble, version or (), now):
                     self._in_hand.add(trouble.ref)
