@@ -61,6 +61,8 @@ RESTART_ONLY = (
     "daemon_socket_mode",
     "daemon_listen",
     "daemon_listen_api",
+    "daemon_nice",
+    "daemon_ionice",
     "metrics_target",
     "store_memory_bytes",
     "query_max_concurrent",

@@ -151,6 +151,20 @@ SETTINGS = table(
         "daemon.listen", "127.0.0.1:9753", "host:port", address, 'Where /metrics is served over TCP; "" for nowhere.'
     ),
     setting("daemon.listen_api", False, "", switch, "Serve /v1 over TCP too. There is no authentication."),
+    setting(
+        "daemon.nice",
+        5,
+        "niceness",
+        number(0, 19, whole=True),
+        "The daemon runs at this niceness at least, so that the job beside it comes first; decoders at 5 more.",
+    ),
+    setting(
+        "daemon.ionice",
+        "lowest",
+        "",
+        one_of("none", "lowest", "idle"),
+        "Class of its reads and writes: lowest is best-effort 7, idle waits for an idle disk, none leaves it.",
+    ),
     setting("ingest.workers", 2, "processes", number(1, 64, whole=True), "Decoder processes."),
     setting("ingest.worker_memory_bytes", 2**30, "bytes", size(2**28, 2**40), "Address space of one decoder process."),
     setting("ingest.file_deadline_seconds", 10.0, "seconds", number(0.1, 3600), "Time for decoding one file."),
@@ -176,6 +190,13 @@ SETTINGS = table(
         "seconds",
         number(0, 10),
         "Least time between two batches while files trickle in; the first one after a pause never waits.",
+    ),
+    setting(
+        "ingest.backlog_files",
+        5000,
+        "files",
+        number(1, 10**6, whole=True),
+        "Files found that wait for a decoder before the sources are made to wait; none is dropped.",
     ),
     setting("store.memory_bytes", 64 * 2**20, "bytes", size(2**26, 2**40), "Memory for the database's buffers."),
     setting(
@@ -373,6 +394,8 @@ class Settings:
     daemon_socket_mode: str
     daemon_listen: str
     daemon_listen_api: bool
+    daemon_nice: int
+    daemon_ionice: str
     ingest_workers: int
     ingest_worker_memory_bytes: int
     ingest_file_deadline_seconds: float
@@ -381,6 +404,7 @@ class Settings:
     ingest_recheck_seconds: float
     ingest_batch_files: int
     ingest_linger_seconds: float
+    ingest_backlog_files: int
     store_memory_bytes: int
     store_retention_days: float
     store_retention_spans: int
