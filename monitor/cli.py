@@ -106,6 +106,7 @@ def run(path: str | None, config_file: Path | None, **options: str | None) -> No
     from monitor.activation import take_listener
     from monitor.daemon import run_daemon
     from monitor.notify import take_notifier
+    from monitor.priority import give_way
     from monitor.progress import loading_bar, show_catching_up
     from monitor.service import Surroundings
 
@@ -118,6 +119,7 @@ def run(path: str | None, config_file: Path | None, **options: str | None) -> No
         raise ConfigError("nothing to watch: name a folder, `phasewatch run PATH`, or a config file with a [[source]]")
     configure_logging(settings.log_level, settings.log_format)  # type: ignore[arg-type]
     prepare_memory()
+    give_way(nice=settings.daemon_nice, ionice=settings.daemon_ionice)
     faulthandler.enable()  # a watchdog ends the process by SIGABRT: the log then says where each thread was
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the daemon listens to it, it must not end the process
     with loading_bar() as progress:

@@ -68,6 +68,8 @@ RESTART_ONLY = (
     "daemon_listen_anywhere",
     "daemon_listen_api",
     "daemon_web_config_file",
+    "daemon_nice",
+    "daemon_ionice",
     "metrics_target",
     "store_memory_bytes",
     "query_max_connections",

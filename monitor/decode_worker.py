@@ -1,8 +1,8 @@
 """The decoder process: reads batches of files from its standard input and answers with columns, until the input ends.
 
 It parses bytes that others wrote, so it holds no secrets, may use little, and what it says is checked by its parent. It
-opens only the profiles it is told, no socket and no other process. It imports little, because others wait for it to be
-there: no numpy, and msgspec only for a session of pyinstrument.
+opens only the profiles it is told, no socket and no other process; the kernel holds it to that, see `confinement`. It
+imports little, because others wait for it to be there: no numpy, and msgspec only for a session of pyinstrument.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import marshal
+import math
 import os
 import resource
 import signal
@@ -18,6 +19,7 @@ import sys
 from collections.abc import Callable
 from typing import BinaryIO, NamedTuple
 
+from monitor.confinement import confine_self
 from monitor.errors import ReadError
 from monitor.profiles.batch import decode_batch
 from monitor.profiles.raw import LENGTH, batch_parts, json_part, lengths_of
@@ -25,18 +27,19 @@ from monitor.reading import LocalFile, read_file
 
 PLACE = struct.Struct("<q")
 PR_SET_PDEATHSIG = 1
-PR_SET_NO_NEW_PRIVS = 38
 NICER = 5
 BATCHES_BETWEEN_COLLECTIONS = 50
 
 
 class Request(NamedTuple):
     """Files to decode: each as (profiler, its bytes or none, path, root); a file without bytes is read from its path.
+    Decoding one of them may take `cpu_seconds` of the processor.
 
     It crosses the process boundary marshalled: a decoder believes who started it, and never the other way round.
     """
 
     max_bytes: int
+    cpu_seconds: int
     careful: bool
     files: list[tuple[str, bytes | None, bytes, bytes]]
 
@@ -47,9 +50,19 @@ def limit_self(memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
     os.nice(NICER)
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    confine_self()
+
+
+def renew_cpu_limit(seconds: int) -> None:
+    """Let this process use the processor for so long from now on; the kernel ends it then.
+
+    Its parent ends it sooner, by the clock: this is for a parent that is stopped or very late.
+    """
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    soft = math.ceil(used.ru_utime + used.ru_stime) + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
 
 
 def read_frame(stream: BinaryIO) -> bytes | None:
@@ -64,15 +77,11 @@ def read_frame(stream: BinaryIO) -> bytes | None:
 
 def serve(requests: BinaryIO, answers: BinaryIO, place_file: int) -> None:
     """Answer requests one after the other."""
-
-    def begin(place: int) -> None:
-        os.pwrite(place_file, PLACE.pack(place), 0)
-
     gc.disable()  # a batch makes very many tuples and no cycles
     gc.freeze()
     since_collection = 0
     while (frame := read_frame(requests)) is not None:
-        parts = answer_to(Request(*marshal.loads(frame)), begin)
+        parts = answer_to(Request(*marshal.loads(frame)), place_file)
         lengths = lengths_of(parts)
         answers.write(LENGTH.pack(len(lengths) + sum(map(len, parts))))
         answers.writelines([lengths, *parts])
@@ -84,11 +93,15 @@ def serve(requests: BinaryIO, answers: BinaryIO, place_file: int) -> None:
             gc.collect()
 
 
-def answer_to(request: Request, begin: Callable[[int], None]) -> list[bytes]:
+def answer_to(request: Request, place_file: int) -> list[bytes]:
     """Read and decode the files of one request; the first part tells the version and size in bytes of each, the others
     are the batch."""
     versions: list[tuple[int, ...]] = [()] * len(request.files)
     sizes = [0] * len(request.files)
+
+    def begin(place: int) -> None:
+        os.pwrite(place_file, PLACE.pack(place), 0)
+        renew_cpu_limit(request.cpu_seconds)
 
     def getter(place: int) -> Callable[[], bytes]:
         _, given, path, root = request.files[place]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import marshal
+import math
 import os
 import signal
 from collections.abc import AsyncIterator, Sequence
@@ -33,6 +34,8 @@ from monitor.reading import FileData, LocalFile, Version, look_at
 logger = logging.getLogger("phasewatch.decoding")
 
 START_AGAIN_SECONDS = 1.0
+SPARE_CPU_SECONDS = 2
+"""A decoder that is past its deadline is ended by us; only where we cannot, the kernel does so this much later."""
 
 
 Readable: TypeAlias = LocalFile | FileData | ReadError
@@ -250,7 +253,8 @@ class DecodePool:
 
     async def _converse(self, worker: Worker, files: list[tuple[str, Readable]], *, careful: bool) -> RawAnswer:
         worker.forget_place()
-        request = Request(self.max_file_bytes, careful, [on_wire(*file) for file in files])
+        cpu_seconds = math.ceil(self.deadline_seconds) + SPARE_CPU_SECONDS
+        request = Request(self.max_file_bytes, cpu_seconds, careful, [on_wire(*file) for file in files])
         answer: list[bytearray] = []
         late = False
         async with anyio.create_task_group() as group:

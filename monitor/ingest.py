@@ -33,7 +33,6 @@ from monitor.sources.base import FileRef, Source
 
 logger = logging.getLogger("phasewatch.ingest")
 
-MOST_WAITING = 5_000
 MOST_RETRIES_AT_ONCE = 500
 UPKEEP_SECONDS = 1.0
 FINAL_KINDS = ("too_large", "refused")
@@ -121,6 +120,7 @@ class Ingest:
         wall_clock: seconds since the epoch, for the lag.
         sidecars: takes what nodes say about how they were profiled; None passes over it.
         guard: entered for each change of the index, where other threads read it.
+        backlog_files: how many files may wait before `accept` does.
         linger_seconds: how long a trickle of files is collected before the next transaction.
     """
 
@@ -136,6 +136,7 @@ class Ingest:
         upkeep: Callable[[], Awaitable[None]],
         wall_clock: Callable[[], float],
         batch_files: int = 300,
+        backlog_files: int = 5_000,
         linger_seconds: float = 0.05,
         max_file_bytes: int = 64 * 2**20,
         broken_after_seconds: float = 30.0,
@@ -161,7 +162,7 @@ class Ingest:
             broken_after_seconds=broken_after_seconds, recheck_seconds=recheck_seconds
         )
         self._retries_changed = anyio.Event()
-        self._backlog: Backlog[Item] = Backlog(most=MOST_WAITING, linger_seconds=linger_seconds)
+        self._backlog: Backlog[Item] = Backlog(most=backlog_files, linger_seconds=linger_seconds)
         self._failures: Counter[str] = Counter()
         self._stored = self._empty = self._bytes = self._batches = self._store_failures = 0
         self._lag_seconds = 0.0
@@ -280,8 +281,8 @@ class Ingest:
             now = anyio.current_time()
             for trouble, version in zip(mine, versions, strict=True):
                 if trouble.ref in self._in_hand:
-                    continue
-                if version is None and trouble.aside:
+                    self._book.put_off(trouble, now)  # its batch is still being stored
+                elif version is None and trouble.aside:
                     self._book.settled(trouble.ref)  # its folder is gone; the source names it again if it comes back
                 elif self._book.looked(trouble, version or (), now):
                     self._in_hand.add(trouble.ref)

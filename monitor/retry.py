@@ -104,7 +104,7 @@ class RetryBook(Generic[RefT]):
     def due(self, now: float, limit: int) -> list[Trouble[RefT]]:
         """Take files to look at now, those due longest first.
 
-        Each must be passed to `looked`, `failed` or `settled` afterwards.
+        Each must be passed to `looked`, `put_off`, `failed` or `settled` afterwards.
         """
         ready: list[Trouble[RefT]] = []
         while len(ready) < limit and self._drop_stale() and self._queue[0][0] <= now:
@@ -125,6 +125,11 @@ class RetryBook(Generic[RefT]):
             return True
         self._put(replace(trouble, due=now + (self._recheck_pause() if trouble.aside else self._pause(quiet))))
         return False
+
+    def put_off(self, trouble: Trouble[RefT], now: float) -> None:
+        """Look at a file a little later: its last attempt is not finished yet."""
+        if self._troubles.get(trouble.ref) is trouble:
+            self._put(replace(trouble, due=now + self._pause(now - trouble.changed)))
 
     def next_due(self) -> float | None:
         """Return when the next file is due, or None where there is none."""

@@ -162,6 +162,7 @@ def build_ingest(
         upkeep=upkeep.run_due,
         wall_clock=time.time,
         batch_files=settings.ingest_batch_files,
+        backlog_files=settings.ingest_backlog_files,
         linger_seconds=settings.ingest_linger_seconds,
         max_file_bytes=settings.ingest_max_file_bytes,
         broken_after_seconds=settings.ingest_broken_after_seconds,

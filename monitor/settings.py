@@ -221,6 +221,20 @@ SETTINGS = table(
         word,
         "TLS, users and tokens for TCP, in the web configuration format of Prometheus's exporters.",
     ),
+    setting(
+        "daemon.nice",
+        5,
+        "niceness",
+        number(0, 19, whole=True),
+        "The daemon runs at this niceness at least, so that the job beside it comes first; decoders at 5 more.",
+    ),
+    setting(
+        "daemon.ionice",
+        "lowest",
+        "",
+        one_of("none", "lowest", "idle"),
+        "Class of its reads and writes: lowest is best-effort 7, idle waits for an idle disk, none leaves it.",
+    ),
     setting("ingest.workers", 2, "processes", number(1, 64, whole=True), "Decoder processes."),
     setting("ingest.worker_memory_bytes", 2**30, "bytes", size(2**28, 2**40), "Address space of one decoder process."),
     setting("ingest.file_deadline_seconds", 10.0, "seconds", number(0.1, 3600), "Time for decoding one file."),
@@ -246,6 +260,13 @@ SETTINGS = table(
         "seconds",
         number(0, 10),
         "Least time between two batches while files trickle in; the first one after a pause never waits.",
+    ),
+    setting(
+        "ingest.backlog_files",
+        5000,
+        "files",
+        number(1, 10**6, whole=True),
+        "Files found that wait for a decoder before the sources are made to wait; none is dropped.",
     ),
     setting("store.memory_bytes", 64 * 2**20, "bytes", size(2**26, 2**40), "Memory for the database's buffers."),
     setting(
@@ -475,6 +496,8 @@ class Settings:
     daemon_listen_anywhere: bool
     daemon_listen_api: bool
     daemon_web_config_file: Path | None
+    daemon_nice: int
+    daemon_ionice: str
     ingest_workers: int
     ingest_worker_memory_bytes: int
     ingest_file_deadline_seconds: float
@@ -483,6 +506,7 @@ class Settings:
     ingest_recheck_seconds: float
     ingest_batch_files: int
     ingest_linger_seconds: float
+    ingest_backlog_files: int
     store_memory_bytes: int
     store_retention_days: float
     store_retention_spans: int

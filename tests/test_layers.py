@@ -43,5 +43,5 @@ def test_the_store_alone_knows_the_database(graph: grimp.ImportGraph) -> None:
 
 def test_the_decoder_process_loads_only_what_decodes(graph: grimp.ImportGraph) -> None:
     inside = {name for name in graph.find_upstream_modules("monitor.decode_worker") if name.startswith("monitor")}
-    allowed = ("monitor.profiles", "monitor.errors", "monitor.reading")
+    allowed = ("monitor.profiles", "monitor.errors", "monitor.reading", "monitor.confinement")
     assert {name for name in inside if not name.startswith(allowed)} == set()

@@ -7,7 +7,6 @@ parent's self time here. Frames are walked without recursion: real trees are hun
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from monitor.errors import CorruptFile, IncompleteFile
@@ -93,7 +92,7 @@ class Tree:
                 if type(child) is dict and child.get("function") == SELF_FRAME:
                     continue
                 stack.append((child, function, path))
-                rest -= child["time"] if type(child) is dict and type(child.get("time")) in (int, float) else 0.0
+                rest -= seconds_of(child) or 0.0
             self._add(function, caller, path, max(rest, 0.0), seconds, outermost=not open_functions.get(function))
             open_functions[function] = open_functions.get(function, 0) + 1
 
@@ -102,6 +101,8 @@ class Tree:
         functions, callers = zip(*self._own, strict=True)
         zeros = [0] * len(functions)
         own, total = list(self._own.values()), list(self._total.values())
+        if max(map(abs, [*own, *total])) > LARGEST_SECONDS:
+            raise CorruptFile("its frames add up to more seconds than a session can have")
         self._builder.add_rows(functions, callers, zeros, zeros, own, total)
         self._builder.add_samples(list(self._path_seconds), list(self._path_seconds.values()))
 
@@ -119,14 +120,22 @@ class Tree:
     def _read(self, frame: Any) -> tuple[int, float, list[Any]]:
         if type(frame) is not dict:
             raise CorruptFile(f"a frame is a {type(frame).__name__}, not an object")
-        name, line, seconds = frame.get("function"), frame.get("line_no", 0), frame.get("time")
+        name, line, seconds = frame.get("function"), frame.get("line_no", 0), seconds_of(frame)
         file, children = frame.get("file_path") or frame.get("file_path_short") or "", frame.get("children") or []
         if type(name) is not str or type(file) is not str or type(children) is not list:
             raise CorruptFile("a frame lacks its function, file or children")
         line = 0 if line is None else line
         if type(line) is not int:
             raise CorruptFile(f"the line of frame {name[:80]!r} is no whole number")
-        if not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or abs(seconds) > LARGEST_SECONDS:
+        if seconds is None:
             raise CorruptFile(f"the time of frame {name[:80]!r} is no number of seconds in range")
         key = (file, line, name)
-        return self._builder.number(key), float(seconds), children
+        return self._builder.number(key), seconds, children
+
+
+def seconds_of(frame: Any) -> float | None:
+    """Return a frame's time; None where it has none in range. An int may be too large for a float."""
+    seconds = frame.get("time") if type(frame) is dict else None
+    if not isinstance(seconds, (int, float)) or not -LARGEST_SECONDS <= seconds <= LARGEST_SECONDS:
+        return None
+    return float(seconds)

@@ -6,13 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from monitor.config import load_settings
 from monitor.errors import ConfigError, QueryError
+from monitor.store import Store
 from tests.integration.corpora import node_folder, span_names, write_run, write_span
 from tests.integration.daemons import DEADLINE_SECONDS, daemon_child, daemon_inside, settings_for, until
 
@@ -36,6 +39,25 @@ async def test_a_file_that_grows_is_taken_when_it_is_whole(
         path.write_bytes(data)
         await until(client, lambda status: status["profiles"] == 1)
         assert (await client.status())["ingest"]["set_aside"] == {}
+
+
+async def test_a_file_that_is_due_again_while_its_batch_is_still_stored_is_not_forgotten(
+    data_dir: Path, tmp_path: Path, short_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = Store.commit
+
+    def slowly(self: Store, *arguments: Any) -> Any:
+        time.sleep(1.0)
+        return commit(self, *arguments)
+
+    monkeypatch.setattr(Store, "commit", slowly)
+    data, folder = sample(data_dir), node_folder(tmp_path, "0-a")
+    half = write_span(folder, NAMES[3], data[: len(data) // 2])
+    write_span(folder, NAMES[4], data)
+    async with daemon_inside(settings_for(short_tmp_path, tmp_path)) as (_, client):
+        await until(client, lambda status: status["profiles"] == 1 and status["ingest"]["retrying"] == 1)
+        half.write_bytes(data)
+        await until(client, lambda status: status["profiles"] == 2)
 
 
 async def test_a_broken_file_is_set_aside_with_its_reason_and_tried_again_when_it_changes(

@@ -1,0 +1,1 @@
+"""Coverage-guided fuzzing of what reads bytes and texts that others wrote."""
