@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 CAPTURES = "CREATE TABLE captures (series INTEGER, facts VARCHAR)"
 """What the newest sidecar file of a node says: a JSON object."""
+
+BUDGET = """CREATE TABLE {table} (
+    grp INTEGER, name VARCHAR, active BOOLEAN, base_calls BIGINT, base_primitive_calls BIGINT,
+    base_self_seconds DOUBLE, base_cumulative_seconds DOUBLE, before_calls BIGINT, before_primitive_calls BIGINT,
+    before_self_seconds DOUBLE, before_cumulative_seconds DOUBLE)"""
+"""Which functions, or packages, are series in Prometheus; `(other)` is the floor of the rest."""
 
 TABLES = [
     "CREATE TABLE series (number INTEGER, job VARCHAR, framework VARCHAR, profiler VARCHAR, node VARCHAR)",
@@ -31,13 +37,20 @@ TABLES = [
     """CREATE TABLE label_totals (
         grp INTEGER, label INTEGER, calls BIGINT, primitive_calls BIGINT,
         self_seconds DOUBLE, cumulative_seconds DOUBLE)""",
-    # Which functions are series in Prometheus; label -1 is the floor of `(other)`.
-    """CREATE TABLE budget (
-        grp INTEGER, label INTEGER, active BOOLEAN, base_calls BIGINT, base_primitive_calls BIGINT,
-        base_self_seconds DOUBLE, base_cumulative_seconds DOUBLE, before_calls BIGINT, before_primitive_calls BIGINT,
-        before_self_seconds DOUBLE, before_cumulative_seconds DOUBLE)""",
+    BUDGET.format(table="budget"),
+    BUDGET.format(table="package_budget"),
     CAPTURES,
 ]
 
-MIGRATIONS: dict[int, list[str]] = {1: [CAPTURES]}
+NAMED_BUDGET = [
+    "ALTER TABLE budget RENAME TO numbered_budget",
+    BUDGET.format(table="budget"),
+    """INSERT INTO budget BY NAME
+        SELECT numbered_budget.* EXCLUDE (label), coalesce(text, '(other)') AS name
+        FROM numbered_budget LEFT JOIN labels ON label = labels.number""",
+    "DROP TABLE numbered_budget",
+    BUDGET.format(table="package_budget"),
+]
+
+MIGRATIONS: dict[int, list[str]] = {1: [CAPTURES], 2: NAMED_BUDGET}
 """Version n -> the statements that lead from n to n + 1."""

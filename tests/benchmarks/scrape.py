@@ -22,7 +22,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from monitor.api.server import open_server
-from monitor.budgets import Budgets
+from monitor.budgets import AllBudgets, new_budgets
 from monitor.catalog import Catalog, SeriesKey
 from monitor.endings import Endings
 from monitor.index import Index
@@ -50,7 +50,7 @@ class Given(Collector):
         return self.families
 
 
-def grow(index: Index, budgets: Budgets, round_: int) -> None:
+def grow(index: Index, budgets: AllBudgets, round_: int) -> None:
     """Add one profile to each phase of each node, in which every function has a share."""
     start, end = 1e6 * round_, 1e6 * round_ + 0.5e6
     rows = [
@@ -76,8 +76,9 @@ def grow(index: Index, budgets: Budgets, round_: int) -> None:
             for mode in ("train", "eval")
         ],
     )
-    while changes := budgets.plan(index):
-        budgets.apply(changes)
+    for each in budgets.each:
+        while changes := each.plan(index):
+            each.apply(changes)
 
 
 @asynccontextmanager
@@ -139,7 +140,8 @@ async def median_seconds(act: Callable[[], Awaitable[object]], before: Callable[
 
 async def measure_scrape(say: Callable[[str], None]) -> None:
     """Scrape what has not changed, of which only the daemon's own numbers have, and of which every series has."""
-    index, budgets, rounds = Index(Catalog()), Budgets(limit=FUNCTIONS), iter(range(1, 10_000))
+    index, rounds = Index(Catalog()), iter(range(1, 10_000))
+    budgets = new_budgets(index.catalog, limit=FUNCTIONS)
 
     def readings() -> Iterable[Reading]:
         for place in range(100):
