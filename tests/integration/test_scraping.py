@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from monitor.daemon import STORE_FILE
 from monitor.endings import META_KEY, loaded
+from monitor.state import STORE_FILE
 from monitor.store import open_store
 from tests.integration.corpora import node_folder, span_names, write_run, write_span
 from tests.integration.daemons import daemon_child, daemon_inside, settings_for, stop, until
