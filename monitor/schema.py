@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 CAPTURES = "CREATE TABLE captures (series INTEGER, facts VARCHAR)"
 """What the newest sidecar file of a node says: a JSON object."""
+
+VERSIONS = "CREATE TABLE versions (schema_version INTEGER, phasewatch VARCHAR, since_seconds DOUBLE)"
+"""Which phasewatch made the store have a schema, and when; older ones name it when they refuse the store."""
 
 TABLES = [
     "CREATE TABLE series (number INTEGER, job VARCHAR, framework VARCHAR, profiler VARCHAR, node VARCHAR)",
@@ -37,7 +40,9 @@ TABLES = [
         base_self_seconds DOUBLE, base_cumulative_seconds DOUBLE, before_calls BIGINT, before_primitive_calls BIGINT,
         before_self_seconds DOUBLE, before_cumulative_seconds DOUBLE)""",
     CAPTURES,
+    VERSIONS,
 ]
 
-MIGRATIONS: dict[int, list[str]] = {1: [CAPTURES]}
-"""Version n -> the statements that lead from n to n + 1."""
+MIGRATIONS: dict[int, list[str]] = {1: [CAPTURES], 2: [VERSIONS]}
+"""Version n -> the statements that lead from n to n + 1. Before one is added, `python -m tests.store_samples` keeps a
+store of version n for the tests."""

@@ -9,15 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
-import duckdb
 import pytest
 from click.testing import CliRunner
 
 from monitor.cli import main
 from monitor.client import Client
 from monitor.errors import QueryError
-from monitor.schema import SCHEMA_VERSION, TABLES
-from monitor.store import open_store
 from tests.integration.daemons import daemon_child, daemon_inside, settings_for, until
 
 ROOT = Path(__file__).parents[2]
@@ -120,18 +117,3 @@ async def test_sidecars_survive_a_restart_and_bad_ones_are_passed_over(short_tmp
             (facts,) = status["captures"]
             assert (facts["node"], facts["profiler"], facts["rank"]) == ("0-a", "cprofile", None)
             assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
-
-
-def test_a_store_of_the_first_version_gets_the_new_table(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    with duckdb.connect(str(path)) as connection:
-        connection.execute("CREATE TABLE meta (key VARCHAR PRIMARY KEY, value VARCHAR)")
-        for statement in TABLES:
-            if "captures" not in statement:
-                connection.execute(statement)
-        connection.execute("INSERT INTO meta VALUES ('schema_version', '1')")
-        connection.execute("INSERT INTO series VALUES (0, 'job', 'pytorch', 'cprofile', '0-a')")
-    with open_store(path) as store:
-        assert store.get_meta("schema_version") == str(SCHEMA_VERSION)
-        assert store.read_table("SELECT * FROM captures")["series"].tolist() == []
-        assert [series.node for series in store.load_catalog().series] == ["0-a"]
