@@ -147,6 +147,8 @@ def check(config_file: Path) -> None:
         click.echo(str(mistake), err=True)
     if mistakes:
         sys.exit(EXIT_REFUSED)
+    for remark in load_settings(config_file, os.environ).deprecated:
+        click.echo(f"warning: {remark}", err=True)
     click.echo(f"{config_file}: no mistakes")
 
 

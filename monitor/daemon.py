@@ -311,6 +311,7 @@ class Daemon:
         self.settings = replace(settings, **kept)
         await self._find_jobs(clients)
         configure_logging(settings.log_level, settings.log_format)  # type: ignore[arg-type]
+        tell_deprecated(settings)
         logger.info("settings reloaded")
 
     async def _follow_signals(self) -> None:
@@ -372,6 +373,7 @@ async def run_daemon(
         progress(done, total)
         service.loading(done, total)
 
+    tell_deprecated(settings)
     with open_state(settings) as store:
         index = await anyio.to_thread.run_sync(load_index, store, show_loading)
         load_budgets = partial(Budgets.load, store, limit=settings.metrics_functions_per_phase)
@@ -386,6 +388,12 @@ async def run_daemon(
                 daemon.stop()
             if beside_forever is not None:
                 group.start_soon(run_until, beside_forever, daemon)
+
+
+def tell_deprecated(settings: Settings) -> None:
+    """Warn of settings that are called otherwise now."""
+    for remark in settings.deprecated:
+        logger.warning("%s", remark)
 
 
 async def cancel_after(event: anyio.Event, scope: anyio.CancelScope) -> None:
