@@ -30,7 +30,7 @@ from monitor.decoding import DecodePool, open_decode_pool
 from monitor.errors import ConfigError, ReadError
 from monitor.index import Index
 from monitor.layout import SpanKey
-from monitor.logs import configure_logging
+from monitor.logs import configure_logging, tell_suppressed
 from monitor.queries import Queries
 from monitor.reading import FileData, LocalFile, read_file
 from monitor.rounds import Lasting, Round, build_round
@@ -325,10 +325,11 @@ class Daemon:
                     self.stop()
 
     async def _report_progress(self, current: Round) -> None:
-        """Log one line an interval while there is progress."""
+        """Log one line an interval while there is progress, and what was left out of the log."""
         before = current.ingest.statistics()
         while True:
             await anyio.sleep(current.settings.log_interval_seconds)
+            tell_suppressed()
             now = current.ingest.statistics()
             if now.stored != before.stored or now.failures != before.failures:
                 logger.info(

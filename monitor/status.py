@@ -12,6 +12,7 @@ from monitor.api.server import Server
 from monitor.decoding import DecodePool
 from monitor.index import Index
 from monitor.ingest import Ingest, Item
+from monitor.logs import LEVELS, log_counts
 from monitor.metrics import Reading
 from monitor.retry import Trouble
 from monitor.sources.base import Source, SourceStatistics
@@ -124,6 +125,7 @@ def readings_of(parts: Parts) -> Iterator[Reading]:
     yield gauge("phasewatch_store_size_bytes", "Size of the store's files.", store.size_bytes)
     yield gauge("phasewatch_store_profiles", "Profiles whose rows are kept.", len(parts.index.spans))
     yield from query_readings(parts)
+    yield from log_readings()
 
 
 def ingest_readings(parts: Parts) -> Iterator[Reading]:
@@ -200,6 +202,14 @@ def query_readings(parts: Parts) -> Iterator[Reading]:
     watchers = parts.watchers.statistics()
     yield gauge("phasewatch_query_watchers", "Readers of /v1/watch.", watchers.readers)
     yield counter("phasewatch_query_dropped_events", "Events that slow readers lost.", watchers.dropped)
+
+
+def log_readings() -> Iterator[Reading]:
+    """Return what was logged."""
+    counts = log_counts()
+    for level in LEVELS:
+        yield counter("phasewatch_log_lines", "Lines to be logged.", counts.lines[level], level=level)
+    yield counter("phasewatch_log_suppressed_lines", "Lines left out, one of very many alike.", counts.suppressed)
 
 
 def counter(name: str, text: str, value: float, **labels: str) -> Reading:
