@@ -205,6 +205,25 @@ def trigger(path: Path | None, **words: Any) -> None:
 
 
 @main.command()
+@click.option("--job", multiple=True, help="Only this job's files (repeatable).")
+@click.option("--node", multiple=True, help="Only this node's files (repeatable).")
+@click.option("--socket", type=click.Path(path_type=Path), help="The daemon's socket.  [default: where `run` puts it]")
+def retry(job: tuple[str, ...], node: tuple[str, ...], socket: Path | None) -> None:
+    """Read files again that were set aside.
+
+    A daemon reads them again by itself when they change; this is for files that were mended without a trace, or whose
+    reason was the daemon's own (a limit, a decoder).
+
+    \b
+    Example:
+      phasewatch retry --node 0-algo-1
+    """
+    from monitor.client import Client
+
+    click.echo(f"files read again: {Client(socket or find_socket()).retry(jobs=job, nodes=node)}")
+
+
+@main.command()
 @click.argument("path", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("target")
 @click.option("--once", is_flag=True, help="End when everything is uploaded.")

@@ -39,7 +39,7 @@ from monitor.service import Service, Surroundings
 from monitor.settings import Settings, SourceSettings
 from monitor.sources.base import FileRef, Source
 from monitor.sources.opening import Clients, open_clients
-from monitor.status import Parts, readings_of, status_of
+from monitor.status import Parts, health_of, readings_of, status_of
 from monitor.store import Store, open_store
 from monitor.watchers import Watchers
 
@@ -97,7 +97,7 @@ class Daemon:
         self._mark = index.catalog.mark()
         self._stop = anyio.Event()
         self._round_over = anyio.Event()
-        self._settings_due = False
+        self._settings_due = self._ready = False
         self._jobs: Jobs | None = None
         self._watched: tuple[SourceSettings, ...] = ()
         self.queries = Queries(
@@ -107,6 +107,8 @@ class Daemon:
             refresh=self.refresh,
             read=self.read_profile,
             status=lambda: status_of(self.parts(), time.time()),
+            health=lambda: health_of(self.parts(), ready_before=self._ready),
+            retry=lambda jobs, nodes: self.parts().ingest.retry(frozenset(jobs), frozenset(nodes)),
             page=lambda: b"" if self.round is None else self.round.page.page(),
         )
 
@@ -248,6 +250,7 @@ class Daemon:
     async def _run_source(self, group: TaskGroup, current: Round, number: int, source: Source) -> None:
         await group.start(source.run, partial(current.ingest.accept, number))
         current.first_poll_done[number] = True
+        self._ready = self._ready or all(current.first_poll_done)
 
     def _build_round(self, pool: DecodePool, clients: Clients) -> Round:
         return build_round(

@@ -111,6 +111,7 @@ class Ingest:
     Attributes:
         turns: how often the storing task came round, at least once a second but for a batch or a chore that takes
             longer, also while the store cannot be written; it stands still when that task does.
+        turned: when it last did, by the loop's clock.
 
     Args:
         sources: where files come from; `Place.source` is a position in it.
@@ -167,6 +168,7 @@ class Ingest:
         self._lag_seconds = 0.0
         self.sidecars = sidecars
         self.turns = 0
+        self.turned = anyio.current_time()
 
     # -- coming in -------------------------------------------------------------------------------------------------
 
@@ -191,6 +193,23 @@ class Ingest:
             await source.poll()
         await self._look_again([*self._book.waiting(), *self._book.set_aside()])
         await self._backlog.drained()
+
+    def retry(self, jobs: Set[str], nodes: Set[str]) -> int:
+        """Read files again that were set aside, of these jobs and nodes or of all, though they look as they did.
+
+        Returns:
+            How many.
+        """
+        again = [
+            trouble.ref
+            for trouble in self._book.set_aside()
+            if trouble.ref not in self._in_hand
+            and (not jobs or trouble.ref.place.series.job in jobs)
+            and (not nodes or trouble.ref.place.series.node in nodes)
+        ]
+        self._in_hand.update(again)
+        self._backlog.put_nowait(again)
+        return len(again)
 
     async def settled(self) -> None:
         """Wait until all that was accepted before this call is stored, or known not to be ready."""
@@ -243,7 +262,7 @@ class Ingest:
             group.start_soon(self._retry_failed)
             task_status.started()
             while True:
-                self.turns += 1
+                self._come_round()
                 taken = None
                 with anyio.move_on_after(UPKEEP_SECONDS):
                     taken = await receive.receive()
@@ -344,8 +363,12 @@ class Ingest:
         """Wait before the store is tried again, coming round as often as without it."""
         until = anyio.current_time() + seconds
         while (left := until - anyio.current_time()) > 0:
-            self.turns += 1
+            self._come_round()
             await anyio.sleep(min(left, UPKEEP_SECONDS))
+
+    def _come_round(self) -> None:
+        self.turns += 1
+        self.turned = anyio.current_time()
 
     def _new_places(self, taken: Taken) -> list[int]:
         """Return which files of a batch hold a span that is not stored yet, each span once."""

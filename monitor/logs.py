@@ -39,8 +39,8 @@ class HumanFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and how many lines like it were left out before; then what the
-    call passed as `extra`, and an exception where there is one."""
+    """One JSON object a line: time, level, logger, message, and how many lines like it were left out before; then what
+    the call passed as `extra`, and an exception where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {
@@ -68,8 +68,8 @@ class Kind:
 class LimitedHandler(logging.StreamHandler[TextIO]):
     """Writes so many lines of one kind in a window, and counts the others.
 
-    How many were left out is told by the next line of their kind, or once the window is over by a line of its own, before
-    the next line of any kind, at a call of `tell_suppressed`, and at the end.
+    How many were left out is told by the next line of their kind, or once the window is over by a line of its own,
+    before the next line of any kind, at a call of `tell_suppressed`, and at the end.
 
     Args:
         clock: seconds that only rise.

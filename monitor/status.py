@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+import anyio
+
 import monitor
+from monitor.answers import Health
 from monitor.api.server import Server
 from monitor.decoding import DecodePool
 from monitor.index import Index
@@ -22,6 +25,8 @@ from monitor.watchers import Watchers
 if TYPE_CHECKING:
     from monitor.shipping import Shipper  # brings the client of S3, which takes half a second
 
+STALLED_SECONDS = 120.0
+"""As long as WatchdogSec= in the units."""
 MOST_TROUBLES_SHOWN = 100
 FAILURE_KINDS = ("incomplete", "corrupt", "missing", "unreadable", "too_large", "refused", "crashed")
 
@@ -50,6 +55,19 @@ class Parts:
 def catching_up(parts: Parts) -> bool:
     """Tell whether files from before are still being taken in."""
     return not all(parts.first_polls) or parts.ingest.statistics().waiting > 1_000
+
+
+def health_of(parts: Parts, *, ready_before: bool) -> Health:
+    """Say whether the daemon is alive and ready.
+
+    Args:
+        ready_before: it was ready before the settings were read again; it is so at once then, as for a service manager.
+    """
+    idle = anyio.current_time() - parts.ingest.turned
+    hangs = f"the task that stores profiles has not come round for {idle:.0f} s" if idle > STALLED_SECONDS else ""
+    sources = [source.name for source, polled in zip(parts.sources, parts.first_polls, strict=True) if not polled]
+    waits = f"not looked at completely yet: {', '.join(sources)}" if sources and not ready_before else ""
+    return Health(hangs=hangs, waits=hangs or waits)
 
 
 def status_of(parts: Parts, now: float) -> Mapping[str, object]:

@@ -23,6 +23,8 @@ from monitor.answers import Engine
 from monitor.api.captures import CAPTURE_PATH, ask_captures
 from monitor.api.openapi import openapi_document
 from monitor.api.parameters import Values, scope_of, shortened
+from monitor.api.probes import PROBES, probe
+from monitor.api.retries import RETRY_PATH, ask_retry
 from monitor.api.routes import ROUTES, WATCH_PARAMETERS, Reply, Route, check_names
 from monitor.api.schema import ErrorAnswer, ErrorBody
 from monitor.api.sockets import query_listener
@@ -106,6 +108,8 @@ class Application:
         app[WITH_API] = with_api
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/", self.landing)
+        for path in PROBES:
+            app.router.add_get(path, self.probe)
         if with_api:
             for route in ROUTES:
                 app.router.add_get(route.path, self.handler(route))
@@ -113,6 +117,7 @@ class Application:
             app.router.add_get("/v1/openapi.json", self.openapi)
         if with_capture:
             app.router.add_post(CAPTURE_PATH, self.capture)
+            app.router.add_post(RETRY_PATH, self.retry)
         return app
 
     @web.middleware
@@ -133,7 +138,7 @@ class Application:
             response = error_response(error.status, error.code, error.message, error.parameter)
         except web.HTTPNotFound:
             paths = [known.path for known in ROUTES] + ["/v1/watch", "/v1/openapi.json"]
-            known = ", ".join([*(paths if request.app[WITH_API] else []), "/metrics"])
+            known = ", ".join([*(paths if request.app[WITH_API] else []), "/metrics", *PROBES])
             response = error_response(404, "no_such_route", f"no route {shortened(request.path)}; there are: {known}")
         except web.HTTPException as error:
             response = error_response(error.status, "http_error", error.reason)
@@ -190,6 +195,15 @@ class Application:
         async with self.turn():
             answer = await ask_captures(self.engine, body)
         return web.Response(body=msgspec.json.encode(answer), headers={"Content-Type": "application/json"})
+
+    async def retry(self, request: web.Request) -> web.Response:
+        """Have files read again that were set aside."""
+        answer = ask_retry(self.engine, await request.read())
+        return web.Response(body=msgspec.json.encode(answer), headers={"Content-Type": "application/json"})
+
+    async def probe(self, request: web.Request) -> web.Response:
+        """Say whether the daemon is alive, or ready."""
+        return web.Response(body=probe(self.engine, request.path), headers={"Content-Type": "application/json"})
 
     async def landing(self, request: web.Request) -> web.Response:
         """Serve links for people."""

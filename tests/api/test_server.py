@@ -11,7 +11,7 @@ import json
 import logging
 import marshal
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from anyio.abc import ByteStream
 
-from monitor.answers import Engine, FrameTable, JobRow, NodeRow, PhaseFrames, PhaseStats, Scope, SpanRow
+from monitor.answers import Engine, FrameTable, Health, JobRow, NodeRow, PhaseFrames, PhaseStats, Scope, SpanRow
 from monitor.api import server as server_module
 from monitor.api.server import Server, open_server
 from monitor.catalog import SeriesKey
@@ -138,6 +138,7 @@ class FakeEngine:
         self.failure: Exception | None = None
         self.cancelled = anyio.Event()
         self.page = b"# a page\n"
+        self.state = Health()
         self.watchers = Watchers(most_waiting=most_waiting)
         self.joined = anyio.Event()
         self.left = anyio.Event()
@@ -196,6 +197,13 @@ class FakeEngine:
 
     def status(self) -> Mapping[str, object]:
         return {"profiles": 2, "state": "ready"}
+
+    def health(self) -> Health:
+        return self.state
+
+    def retry(self, jobs: Sequence[str], nodes: Sequence[str]) -> int:
+        self.calls.append(f"retry {list(jobs)} {list(nodes)}")
+        return 3
 
     def metrics_page(self) -> bytes:
         return self.page
