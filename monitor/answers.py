@@ -32,6 +32,23 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PageWish:
+    """Which metrics page is wanted.
+
+    Attributes:
+        job: only this job's series. daemon: only the daemon's own.
+        names: only samples or families with these names; empty for all.
+        openmetrics: in OpenMetrics 1.0, not in Prometheus's own format. gzip: compressed.
+    """
+
+    job: str | None = None
+    daemon: bool = False
+    names: frozenset[str] = frozenset()
+    openmetrics: bool = False
+    gzip: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseStats:
     """The functions of one phase: of a training phase (two modes) or of a job phase."""
 
@@ -185,8 +202,11 @@ class Engine(Protocol):
     def retry(self, jobs: Sequence[str], nodes: Sequence[str]) -> int:
         """Read files again that were set aside, of these jobs and nodes or of all; returns how many."""
 
-    def metrics_page(self) -> bytes:
-        """Return the metrics page."""
+    async def metrics_page(self, wish: PageWish) -> bytes | None:
+        """Return a metrics page; None while there is none yet."""
+
+    def metrics_jobs(self) -> Mapping[str, bool]:
+        """Tell of each job, also one that is watched and has written nothing, whether its series have not ended."""
 
     def subscribe(self) -> AbstractContextManager[Events]:
         """Listen to new spans."""

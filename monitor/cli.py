@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import anyio
 import click
@@ -258,6 +258,59 @@ def ship(path: Path, target: str, once: bool, delete: bool, bytes_per_second: fl
             click.echo(f"uploaded {done.uploaded} files, {done.held} were there, deleted {done.deleted} here", err=True)
 
     anyio.run(upload)
+
+
+@main.command()
+@click.argument("path", required=False)
+@click.option("--gateway", metavar="URL", help="Push to this Pushgateway.")
+@click.option(
+    "--textfile",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Write into this folder of a node exporter's textfile collector.",
+)
+@click.option("--job", help="Only this job; of a folder, its name.")
+@click.option("--instance", default="", help="With a gateway: tells apart hosts that push parts of one job.")
+@click.option("--user", default="", envvar="PHASEWATCH_PUSH_USER", help="For a gateway that wants to know.")
+@click.option(
+    "--password-file", type=click.File(), help="Holds the password.  [default: $PHASEWATCH_PUSH_PASSWORD, else none]"
+)
+@click.option("--delete", is_flag=True, help="Remove what was pushed.")
+@click.option("--socket", type=click.Path(path_type=Path), help="The daemon's socket.  [default: where `run` puts it]")
+def push(
+    path: str | None,
+    gateway: str | None,
+    textfile: Path | None,
+    job: str | None,
+    instance: str,
+    user: str,
+    password_file: TextIO | None,
+    delete: bool,
+    socket: Path | None,
+) -> None:
+    """Push the metrics of jobs that are over before Prometheus scrapes them.
+
+    With PATH the folder is read once and no daemon is needed; without it a running daemon tells all its jobs. Each job
+    replaces what it pushed before.
+
+    \b
+    Examples:
+      phasewatch push /opt/ml/output/profiler --job resnet50 --gateway http://pushgateway:9091
+      phasewatch push --textfile /var/lib/prometheus/node-exporter
+      phasewatch push --job resnet50 --gateway http://pushgateway:9091 --delete
+    """
+    from monitor.push_command import run_push
+    from monitor.pushing import Gateway, Place, TextfileFolder
+
+    if (gateway is None) == (textfile is None):
+        raise ConfigError("say where to push: one of --gateway URL and --textfile FOLDER")
+    configure_logging("warning", "auto")
+    password = os.environ.get("PHASEWATCH_PUSH_PASSWORD", "") if password_file is None else password_file.read().strip()
+    place: Place
+    if gateway is not None:
+        place = Gateway(url=gateway, instance=instance, user=user, password=password)
+    elif textfile is not None:
+        place = TextfileFolder(folder=textfile)
+    run_push(path, socket or find_socket(), place, job=job, delete=delete, environ=os.environ)
 
 
 @main.group()

@@ -31,8 +31,8 @@ from monitor.settings import (
 )
 
 ENVIRONMENT_PREFIX = "PHASEWATCH_"
-NOT_OURS = ("PHASEWATCH_CAPTURE_", "PHASEWATCH_ORACLE_PYTHON", "PHASEWATCH_TRAINING_PYTHON")
-"""Meant for the training job, which may share its environment with the daemon, and for the tests."""
+NOT_OURS = ("PHASEWATCH_CAPTURE_", "PHASEWATCH_PUSH_", "PHASEWATCH_ORACLE_PYTHON", "PHASEWATCH_TRAINING_PYTHON")
+"""Meant for the training job and for `push`, which may share their environment with the daemon, and for the tests."""
 LONGEST_SOCKET_PATH = 107
 """Bytes that fit into a unix socket address on Linux, besides the closing zero."""
 

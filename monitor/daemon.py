@@ -22,11 +22,12 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
-from monitor.answers import SpanRow
+from monitor.answers import PageWish, SpanRow
 from monitor.api.server import Server, open_server
 from monitor.budgets import Budgets
 from monitor.checkpoint import load_index
 from monitor.decoding import DecodePool, open_decode_pool
+from monitor.endings import META_KEY, Endings, loaded
 from monitor.errors import ConfigError, ReadError
 from monitor.index import Index
 from monitor.layout import SpanKey
@@ -60,6 +61,7 @@ RESTART_ONLY = (
     "daemon_socket_mode",
     "daemon_listen",
     "daemon_listen_api",
+    "metrics_target",
     "store_memory_bytes",
     "query_max_concurrent",
     "query_timeout_seconds",
@@ -80,6 +82,7 @@ class Daemon:
         store: Store,
         index: Index,
         budgets: Budgets,
+        endings: Endings,
         service: Service,
         listener: sockets.socket | None,
     ) -> None:
@@ -90,6 +93,7 @@ class Daemon:
         self.store = store
         self.index = index
         self.budgets = budgets
+        self.endings = endings
         self.watchers = Watchers(most_waiting=settings.query_watch_events)
         self.server: Server | None = None
         self.round: Round | None = None
@@ -109,7 +113,8 @@ class Daemon:
             status=lambda: status_of(self.parts(), time.time()),
             health=lambda: health_of(self.parts(), ready_before=self._ready),
             retry=lambda jobs, nodes: self.parts().ingest.retry(frozenset(jobs), frozenset(nodes)),
-            page=lambda: b"" if self.round is None else self.round.page.page(),
+            page=self.metrics_page,
+            jobs=self.metrics_jobs,
         )
 
     def parts(self) -> Parts:
@@ -157,6 +162,17 @@ class Daemon:
                     done = True
                 group.cancel_scope.cancel()
 
+    async def metrics_page(self, wish: PageWish) -> bytes | None:
+        """Return a metrics page; None while there is none yet."""
+        return None if self.round is None else await self.round.page.page(wish)
+
+    def metrics_jobs(self) -> dict[str, bool]:
+        """Tell of each job, also one that is watched and has written nothing, whether its series have not ended."""
+        sheet = None if self.round is None else self.round.page.sheet
+        ended = frozenset() if sheet is None else sheet.ended
+        known = {source.job for source in self._watched} | self.index.spans_by_job().keys()
+        return {job: job not in ended for job in sorted(known)}
+
     async def read_profile(self, row: SpanRow) -> bytes:
         """Read the data file of a span from a source of its job.
 
@@ -198,6 +214,7 @@ class Daemon:
                     socket_mode=int(settings.daemon_socket_mode, 8),
                     listen=settings.daemon_listen,
                     listen_api=settings.daemon_listen_api,
+                    target=settings.metrics_target,
                     max_concurrent=settings.query_max_concurrent,
                     timeout_seconds=settings.query_timeout_seconds,
                     inherited=self._listener,
@@ -256,12 +273,12 @@ class Daemon:
         return build_round(
             self.settings,
             self._watched,
-            Lasting(store=self.store, index=self.index, budgets=self.budgets, mark=self._mark),
+            Lasting(store=self.store, index=self.index, budgets=self.budgets, endings=self.endings, mark=self._mark),
             pool=pool,
             clients=clients,
             publish=self._publish,
             readings=lambda: readings_of(self.parts()),
-            page=b"" if self.round is None else self.round.page.page(),
+            sheet=None if self.round is None else self.round.page.sheet,
         )
 
     async def _find_jobs(self, clients: Clients) -> bool:
@@ -382,7 +399,8 @@ async def run_daemon(
         index = await anyio.to_thread.run_sync(load_index, store, show_loading)
         load_budgets = partial(Budgets.load, store, limit=settings.metrics_functions_per_phase)
         budgets = await anyio.to_thread.run_sync(load_budgets)
-        daemon = Daemon(settings, store, index, budgets, service, given.listener)
+        endings = Endings(arrivals=loaded(await anyio.to_thread.run_sync(store.get_meta, META_KEY)))
+        daemon = Daemon(settings, store, index, budgets, endings, service, given.listener)
         if len(index.spans):
             logger.info("loaded %d profiles from %s", len(index.spans), settings.daemon_state_dir)
         async with anyio.create_task_group() as group:

@@ -1,28 +1,28 @@
 """The decoder process: reads batches of files from its standard input and answers with columns, until the input ends.
 
 It parses bytes that others wrote, so it holds no secrets, may use little, and what it says is checked by its parent. It
-opens only the profiles it is told, no socket and no other process.
+opens only the profiles it is told, no socket and no other process. It imports little, because others wait for it to be
+there: no numpy, and msgspec only for a session of pyinstrument.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import marshal
 import os
 import resource
 import signal
 import struct
 import sys
 from collections.abc import Callable
-from typing import BinaryIO
-
-import msgspec
+from typing import BinaryIO, NamedTuple
 
 from monitor.errors import ReadError
-from monitor.profiles.batch import decode_batch, encode_batch
+from monitor.profiles.batch import decode_batch
+from monitor.profiles.raw import LENGTH, batch_parts, json_part, lengths_of
 from monitor.reading import LocalFile, read_file
 
-LENGTH = struct.Struct("<Q")
 PLACE = struct.Struct("<q")
 PR_SET_PDEATHSIG = 1
 PR_SET_NO_NEW_PRIVS = 38
@@ -30,20 +30,15 @@ NICER = 5
 BATCHES_BETWEEN_COLLECTIONS = 50
 
 
-class Request(msgspec.Struct, frozen=True, array_like=True):
-    """Files to decode: each as (profiler, its bytes or none, path, root); a file without bytes is read from its
-    path."""
+class Request(NamedTuple):
+    """Files to decode: each as (profiler, its bytes or none, path, root); a file without bytes is read from its path.
+
+    It crosses the process boundary marshalled: a decoder believes who started it, and never the other way round.
+    """
 
     max_bytes: int
+    careful: bool
     files: list[tuple[str, bytes | None, bytes, bytes]]
-
-
-class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """The batch, encoded, and the version and size in bytes of each file."""
-
-    batch: bytes
-    versions: list[tuple[int, ...]]
-    sizes: list[int]
 
 
 def limit_self(memory_bytes: int) -> None:
@@ -77,19 +72,21 @@ def serve(requests: BinaryIO, answers: BinaryIO, place_file: int) -> None:
     gc.freeze()
     since_collection = 0
     while (frame := read_frame(requests)) is not None:
-        answer = msgspec.msgpack.encode(answer_to(msgspec.msgpack.decode(frame, type=Request), begin))
-        answers.write(LENGTH.pack(len(answer)))
-        answers.write(answer)
+        parts = answer_to(Request(*marshal.loads(frame)), begin)
+        lengths = lengths_of(parts)
+        answers.write(LENGTH.pack(len(lengths) + sum(map(len, parts))))
+        answers.writelines([lengths, *parts])
         answers.flush()
-        del frame, answer
+        del frame, parts
         since_collection += 1
         if since_collection == BATCHES_BETWEEN_COLLECTIONS:
             since_collection = 0
             gc.collect()
 
 
-def answer_to(request: Request, begin: Callable[[int], None]) -> Answer:
-    """Read and decode the files of one request."""
+def answer_to(request: Request, begin: Callable[[int], None]) -> list[bytes]:
+    """Read and decode the files of one request; the first part tells the version and size in bytes of each, the others
+    are the batch."""
     versions: list[tuple[int, ...]] = [()] * len(request.files)
     sizes = [0] * len(request.files)
 
@@ -112,7 +109,8 @@ def answer_to(request: Request, begin: Callable[[int], None]) -> Answer:
         return get
 
     files = [(file[0], getter(place)) for place, file in enumerate(request.files)]
-    return Answer(encode_batch(decode_batch(files, begin)), versions, sizes)
+    batch = decode_batch(files, begin, careful=request.careful)
+    return [json_part({"versions": versions, "sizes": sizes}), *batch_parts(batch)]
 
 
 def main(arguments: list[str]) -> None:

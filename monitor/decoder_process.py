@@ -12,19 +12,17 @@ from pathlib import Path
 
 import anyio
 import msgspec
-import numpy
 from anyio.abc import Process
 
 import monitor
-from monitor.decode_worker import LENGTH, PLACE
+from monitor.decode_worker import PLACE
+from monitor.profiles.raw import LENGTH
 
 STOP_SECONDS = 1.0
 START_SECONDS = 30.0
 LARGEST_ANSWER_BYTES = 2**31
 PIPE_BYTES = 2**20
-PACKAGE_HOMES = list(
-    dict.fromkeys(str(Path(str(module.__file__)).parent.parent) for module in (numpy, msgspec, monitor))
-)
+PACKAGE_HOMES = list(dict.fromkeys(str(Path(str(module.__file__)).parent.parent) for module in (msgspec, monitor)))
 """Where a child finds what it imports. It does without `site`, which takes as long as the rest of Python's start and
 runs whatever other packages have put there."""
 
@@ -80,7 +78,7 @@ async def start_worker(memory_bytes: int) -> Worker:
                 stdin=stdin,
                 stdout=stdout,
                 stderr=subprocess.DEVNULL,
-                env={"PATH": os.defpath, "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                env={"PATH": os.defpath, "LANG": "C.UTF-8"},
                 pass_fds=[place_file],
                 start_new_session=True,
             )

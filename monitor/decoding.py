@@ -7,6 +7,7 @@ the others of its batch are decoded again by its successor.
 from __future__ import annotations
 
 import logging
+import marshal
 import os
 import signal
 from collections.abc import AsyncIterator, Sequence
@@ -19,12 +20,14 @@ import anyio
 import msgspec
 import numpy as np
 
-from monitor.decode_worker import Answer
+from monitor.decode_worker import Request
 from monitor.decoder_process import STOP_SECONDS, Worker, exchange, start_worker
 from monitor.errors import ReadError
 from monitor.logs import log_once
-from monitor.profiles.batch import COLUMN_TYPES, read_batch
+from monitor.profiles.batch import decode_batch
 from monitor.profiles.columns import DecodedBatch, Failure
+from monitor.profiles.finish import arrays, finish, in_range, read_parts
+from monitor.profiles.raw import RawBatch, parts_of
 from monitor.reading import FileData, LocalFile, Version, look_at
 
 logger = logging.getLogger("phasewatch.decoding")
@@ -33,6 +36,21 @@ START_AGAIN_SECONDS = 1.0
 
 
 Readable: TypeAlias = LocalFile | FileData | ReadError
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The version and size in bytes of each file."""
+
+    versions: list[Version]
+    sizes: list[int]
+
+
+class RawAnswer(NamedTuple):
+    """What a child sent, checked but not finished."""
+
+    batch: RawBatch
+    versions: list[Version]
+    sizes: list[int]
 
 
 class Decoded(NamedTuple):
@@ -221,12 +239,22 @@ class DecodePool:
                 await anyio.sleep(START_AGAIN_SECONDS)
 
     async def _ask(self, worker: Worker, files: list[tuple[str, Readable]]) -> Decoded:
+        """Have files decoded; where a value is out of range, again with a check of each, which finds its file."""
+        answer = await self._converse(worker, files, careful=False)
+        if not in_range(answer.batch):
+            answer = await self._converse(worker, files, careful=True)
+        if not in_range(answer.batch):
+            raise self._damaged("a value out of range")
+        batch = await anyio.to_thread.run_sync(finish, answer.batch)
+        return Decoded(batch, answer.versions, answer.sizes)
+
+    async def _converse(self, worker: Worker, files: list[tuple[str, Readable]], *, careful: bool) -> RawAnswer:
         worker.forget_place()
-        request = msgspec.msgpack.encode([self.max_file_bytes, [on_wire(*file) for file in files]])
+        request = Request(self.max_file_bytes, careful, [on_wire(*file) for file in files])
         answer: list[bytearray] = []
         late = False
         async with anyio.create_task_group() as group:
-            group.start_soon(self._exchange, worker, request, answer, group.cancel_scope)
+            group.start_soon(self._exchange, worker, marshal.dumps(tuple(request)), answer, group.cancel_scope)
             late = await self._watch(worker)
         if late:
             raise WorkerFailed(f"took longer than {self.deadline_seconds:g} s to decode", certain=True)
@@ -235,8 +263,11 @@ class DecodePool:
         try:
             return read_answer(answer[0], len(files))
         except ValueError as error:
-            self._counters.crashes += 1
-            raise WorkerFailed(f"the decoder gave a damaged answer on it ({error})") from error
+            raise self._damaged(str(error)) from error
+
+    def _damaged(self, how: str) -> WorkerFailed:
+        self._counters.crashes += 1
+        return WorkerFailed(f"the decoder gave a damaged answer on it ({how})")
 
     async def _exchange(self, worker: Worker, request: bytes, answer: list[bytearray], done: anyio.CancelScope) -> None:
         """Send the request and receive the answer, or nothing where the child died; then end the watch.
@@ -297,12 +328,13 @@ def on_wire(profiler: str, file: Readable) -> tuple[str, bytes | None, bytes, by
     raise TypeError("a file that was not read is not sent")
 
 
-def read_answer(data: bytearray, files: int) -> Decoded:
+def read_answer(data: bytearray, files: int) -> RawAnswer:
     """Read what a child sent, believing nothing; raises ValueError for nonsense."""
-    answer = msgspec.msgpack.decode(data, type=Answer)
-    if not len(answer.versions) == len(answer.sizes) == files or min(answer.sizes, default=0) < 0:
+    head, *batch = parts_of(data) or [memoryview(b"")]
+    seen = msgspec.json.decode(head, type=Seen)
+    if not len(seen.versions) == len(seen.sizes) == files or min(seen.sizes, default=0) < 0:
         raise ValueError("versions or sizes of other files")
-    return Decoded(read_batch(answer.batch, files), answer.versions, answer.sizes)
+    return RawAnswer(read_parts(batch, files), seen.versions, seen.sizes)
 
 
 async def note_versions(decoded: Decoded, files: Sequence[tuple[str, Readable]]) -> None:
@@ -316,8 +348,7 @@ async def note_versions(decoded: Decoded, files: Sequence[tuple[str, Readable]])
 
 def empty_batch() -> DecodedBatch:
     """Return a batch of no files."""
-    columns = {name: np.empty(0, dtype=kind) for name, kind in COLUMN_TYPES.items()}
-    return DecodedBatch(files=0, functions=[], **columns)  # type: ignore[arg-type]
+    return finish(arrays(decode_batch([])))
 
 
 def place_back(

@@ -136,6 +136,13 @@ class Index:
         come."""
         return self._names.setdefault(series, set())
 
+    def spans_by_job(self) -> dict[str, int]:
+        """Count the spans of each job, those that retention has dropped included; the counts never fall."""
+        counts: dict[str, int] = {}
+        for group in self.groups:
+            counts[group.key.job] = counts.get(group.key.job, 0) + group.spans
+        return counts
+
     def add_spans(self, rows: SpanRows, kept: npt.NDArray[np.bool_] | None = None) -> Ids:
         """Count spans into their groups.
 

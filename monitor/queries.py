@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import anyio
 import anyio.lowlevel
 
-from monitor.answers import FrameTable, Health, JobRow, NodeRow, PhaseFrames, PhaseStats, Scope, SpanRow
+from monitor.answers import FrameTable, Health, JobRow, NodeRow, PageWish, PhaseFrames, PhaseStats, Scope, SpanRow
 from monitor.catalog import SeriesKey
 from monitor.finding import Finder, in_order
 from monitor.index import Index
@@ -28,7 +28,8 @@ class Queries:
         read: reads the data file of a span from its source; raises ReadError or SourceUnavailable.
         status: the daemon's state, ready for JSON. health: whether it is alive and ready.
         retry: reads files again that were set aside, of some jobs and nodes; returns how many.
-        page: the metrics page.
+        page: gives a metrics page; None while there is none yet.
+        jobs: tells of each job whether its series have not ended.
     """
 
     def __init__(
@@ -42,7 +43,8 @@ class Queries:
         status: Callable[[], Mapping[str, object]],
         health: Callable[[], Health],
         retry: Callable[[Sequence[str], Sequence[str]], int],
-        page: Callable[[], bytes],
+        page: Callable[[PageWish], Awaitable[bytes | None]],
+        jobs: Callable[[], Mapping[str, bool]],
     ) -> None:
         self._finder = Finder(index)
         self._store = store
@@ -53,6 +55,7 @@ class Queries:
         self._health = health
         self._retry = retry
         self._page = page
+        self._jobs = jobs
 
     async def stats(self, question: Question, scope: Scope, *, callers: bool) -> StatsTable:
         """Add up the spans that a question selects."""
@@ -140,9 +143,13 @@ class Queries:
         """Read files again that were set aside, of these jobs and nodes or of all; returns how many."""
         return self._retry(jobs, nodes)
 
-    def metrics_page(self) -> bytes:
-        """Return the last rendered metrics page."""
-        return self._page()
+    async def metrics_page(self, wish: PageWish) -> bytes | None:
+        """Return a metrics page of what was last rendered; None while there is none yet."""
+        return await self._page(wish)
+
+    def metrics_jobs(self) -> Mapping[str, bool]:
+        """Tell of each job, also one that is watched and has written nothing, whether its series have not ended."""
+        return self._jobs()
 
     def subscribe(self) -> AbstractContextManager[Subscription]:
         """Listen to new spans while the block lasts."""

@@ -11,9 +11,11 @@ from monitor.bookmarks import Bookmarks
 from monitor.budgets import Budgets
 from monitor.catalog import CatalogMark
 from monitor.decoding import DecodePool
+from monitor.endings import Endings
 from monitor.index import Index
 from monitor.ingest import Ingest
 from monitor.metrics import MetricsPage, Reading
+from monitor.page import Sheet
 from monitor.rows import SpanRows
 from monitor.settings import Settings, SourceSettings
 from monitor.sidecars import Sidecars
@@ -37,6 +39,7 @@ class Lasting:
     store: Store
     index: Index
     budgets: Budgets
+    endings: Endings
     mark: CatalogMark
 
 
@@ -63,14 +66,14 @@ def build_round(
     clients: Clients,
     publish: Callable[[SpanRows], None],
     readings: Callable[[], Iterable[Reading]],
-    page: bytes,
+    sheet: Sheet | None,
 ) -> Round:
     """Build a round that does not run yet.
 
     Args:
         watched: the sources, with jobs in the place of patterns.
         publish: called with the spans of each stored batch. readings: gives the daemon's own numbers.
-        page: what /metrics shows until it is drawn.
+        sheet: what /metrics shows until it is drawn.
     """
     bookmarks = Bookmarks(lasting.store)
     sources = [
@@ -78,6 +81,8 @@ def build_round(
         for number, source in enumerate(watched)
     ]
     lasting.budgets.limit = settings.metrics_functions_per_phase
+    lasting.endings.keep_ended_seconds = settings.metrics_keep_ended_seconds
+    lasting.endings.keep_silent_seconds = settings.metrics_keep_silent_seconds
     upkeep = build_upkeep(settings, lasting, bookmarks)
     ingest = build_ingest(settings, lasting, sources, pool, publish, upkeep)
     bookmarks.attach(settled=ingest.settled, is_stored=ingest.is_stored)
@@ -90,9 +95,10 @@ def build_round(
         page=MetricsPage(
             index=lasting.index,
             budgets=lasting.budgets,
+            endings=lasting.endings,
             readings=readings,
             refresh_seconds=settings.metrics_refresh_seconds,
-            page=page,
+            sheet=sheet,
         ),
         first_poll_done=[False] * len(sources),
         shipper=build_shipper(settings, clients, sources, ingest),
@@ -113,6 +119,7 @@ def build_upkeep(settings: Settings, lasting: Lasting, bookmarks: Bookmarks) -> 
         wall_clock=time.time,
         choose_every_seconds=settings.metrics_refresh_seconds,
         bookmarks=bookmarks,
+        endings=lasting.endings,
     )
 
 

@@ -209,6 +209,27 @@ SETTINGS = table(
     setting(
         "metrics.refresh_seconds", 2.0, "seconds", number(0.1, 3600), "Least time between two renderings of /metrics."
     ),
+    setting(
+        "metrics.keep_ended_seconds",
+        3600.0,
+        "seconds",
+        number(0, 1e9),
+        "The series of a job that has closed stay so long after its last profile; 0 keeps them for ever.",
+    ),
+    setting(
+        "metrics.keep_silent_seconds",
+        86400.0,
+        "seconds",
+        number(0, 1e9),
+        "The series of a job that has fallen silent without closing stay so long; 0 keeps them for ever.",
+    ),
+    setting(
+        "metrics.target",
+        "",
+        "host:port",
+        address,
+        "Where /sd says that Prometheus finds /metrics. Default: the address at which it was asked.",
+    ),
     setting("query.max_concurrent", 8, "queries", number(1, 1000, whole=True), "Queries answered at the same time."),
     setting("query.timeout_seconds", 30.0, "seconds", number(0.1, 3600), "Time for one query."),
     setting(
@@ -382,6 +403,9 @@ class Settings:
     store_retention_interval_seconds: float
     metrics_functions_per_phase: int
     metrics_refresh_seconds: float
+    metrics_keep_ended_seconds: float
+    metrics_keep_silent_seconds: float
+    metrics_target: str
     query_max_concurrent: int
     query_timeout_seconds: float
     query_watch_events: int

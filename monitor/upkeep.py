@@ -15,6 +15,7 @@ import numpy as np
 from monitor.bookmarks import Bookmarks
 from monitor.budgets import Budgets
 from monitor.checkpoint import save_totals
+from monitor.endings import META_KEY, Endings
 from monitor.errors import StoreError
 from monitor.index import Index
 from monitor.logs import log_once
@@ -25,6 +26,7 @@ logger = logging.getLogger("phasewatch.upkeep")
 
 CHECKPOINT_EVERY_SPANS = 20_000
 DAY_SECONDS = 86_400.0
+ARRIVALS_EVERY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class Upkeep:
     """The chores of the storing task.
 
     Args:
-        bookmarks: cursors of sources, which are written with the rest.
+        bookmarks: cursors of sources, which are written with the rest. endings: the same of when jobs wrote last.
         wall_clock: seconds since the epoch; a span's age is counted from its end.
         choose_every_seconds: how often the choice of metric series may change.
     """
@@ -55,15 +57,18 @@ class Upkeep:
         wall_clock: Callable[[], float],
         choose_every_seconds: float = 1.0,
         bookmarks: Bookmarks | None = None,
+        endings: Endings | None = None,
     ) -> None:
         self._bookmarks = bookmarks
+        self._endings = endings
+        self._arrivals = "" if endings is None else endings.dumped()
         self._store = store
         self._index = index
         self._budgets = budgets
         self._retention = retention
         self._wall_clock = wall_clock
         self._choose_every = choose_every_seconds
-        self._next_choice = self._next_retention = float("-inf")
+        self._next_choice = self._next_retention = self._next_arrivals = float("-inf")
         self._checkpointed = index.next_number
 
     async def run_due(self) -> None:
@@ -80,6 +85,9 @@ class Upkeep:
                 await self.checkpoint()
             if self._bookmarks is not None:
                 await self._bookmarks.write()
+            if now >= self._next_arrivals:
+                self._next_arrivals = now + ARRIVALS_EVERY_SECONDS
+                await self._keep_arrivals()
         except StoreError as error:
             log_once(logger, f"upkeep:{error}", "%s; tried again later", error, level=logging.ERROR)
 
@@ -91,6 +99,7 @@ class Upkeep:
         """Save the totals at a stop; a store that cannot be written costs the next start some time, no more."""
         try:
             await self.checkpoint()
+            await self._keep_arrivals()
         except StoreError as error:
             logger.warning("the totals were not saved, the next start adds them up anew: %s", error)
 
@@ -106,6 +115,16 @@ class Upkeep:
             await anyio.to_thread.run_sync(self._save, numbers)
             self._index.drop_spans(numbers)
             logger.info("dropped the rows of %d spans past retention; their totals stay", len(numbers))
+
+    async def _keep_arrivals(self) -> None:
+        arrivals = "" if self._endings is None else self._endings.dumped()
+        if arrivals != self._arrivals:
+            await anyio.to_thread.run_sync(self._save_arrivals, arrivals)
+            self._arrivals = arrivals
+
+    def _save_arrivals(self, arrivals: str) -> None:
+        with self._store.transaction():
+            self._store.set_meta(META_KEY, arrivals)
 
     def _save(self, expired_spans: Ids) -> None:
         with self._store.transaction():

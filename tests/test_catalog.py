@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from monitor.catalog import Catalog, CatalogMark, Growing, SeriesKey
 from monitor.profiles.builder import BatchBuilder
 from monitor.profiles.columns import NO_CALLER, NO_PARENT, DecodedBatch, FunctionName
+from monitor.profiles.finish import arrays, finish
 
 STEP, FORWARD, LEN = ("/app/train.py", 12, "step"), ("/app/model.py", 7, "forward"), ("~", 0, "<built-in method len>")
 Entry = tuple[FunctionName, FunctionName | None]
@@ -30,7 +31,7 @@ def batch_of(entries: Sequence[Entry], paths: Sequence[Path] = ()) -> DecodedBat
             number = builder.path(number, builder.number(function))
         builder.add_samples([number], [1.0])
     builder.end_file()
-    return builder.build()
+    return finish(arrays(builder.build()))
 
 
 def named_entries(catalog: Catalog) -> list[Entry]:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import marshal
+import subprocess
+import sys
+from array import array
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from monitor.profiles.batch import decode_batch, encode_batch, read_batch
+from monitor.profiles.batch import decode_batch
 from monitor.profiles.columns import NO_CALLER, DecodedBatch
+from monitor.profiles.finish import arrays, finish, in_range, read_parts
+from monitor.profiles.raw import COLUMN_CODES, RawBatch, batch_parts, json_part, lengths_of, parts_of
 
 FORMATS = Path(__file__).parent / "data" / "formats"
 PSTATS = sorted(path.name for path in FORMATS.glob("cpython-*"))
@@ -19,8 +24,15 @@ SESSIONS = sorted(path.name for path in FORMATS.glob("pyinstrument-*"))
 Key = tuple[str, int, str]
 
 
+def decode_raw(*files: tuple[str, bytes], careful: bool = False) -> RawBatch:
+    given = [(profiler, lambda data=data: data) for profiler, data in files]
+    return decode_batch(given, careful=careful)
+
+
 def decode(*files: tuple[str, bytes]) -> DecodedBatch:
-    return decode_batch([(profiler, lambda data=data: data) for profiler, data in files])  # type: ignore[misc]
+    """Decode as the pool of decoders does: carefully where a value turns out to be out of range."""
+    batch = arrays(decode_raw(*files))
+    return finish(batch if in_range(batch) else arrays(decode_raw(*files, careful=True)))
 
 
 def rows(batch: DecodedBatch, file: int = 0) -> dict[tuple[Key, Key | None], tuple[int, int, float, float]]:
@@ -154,18 +166,80 @@ def test_a_wrong_value_costs_its_file_and_no_other(case: str) -> None:
 def test_a_batch_crosses_the_process_boundary_unchanged() -> None:
     good = (FORMATS / "cpython-3.11" / "python_stats").read_bytes()
     session = (FORMATS / "pyinstrument-5.1.3" / "python_stats.json").read_bytes()
-    batch = decode(("cprofile", good), ("cprofile", good[:50]), ("pyinstrument", session))
-    back = read_batch(encode_batch(batch), 3)
+    files = (("cprofile", good), ("cprofile", good[:50]), ("pyinstrument", session))
+    batch, parts = decode(*files), batch_parts(decode_raw(*files))
+    message = lengths_of(parts) + b"".join(parts)
+    back = finish(read_parts(parts_of(message), 3))
     assert (back.functions, back.failures, back.empty) == (batch.functions, batch.failures, batch.empty)
     assert rows(back, 0) == rows(batch, 0)
     assert rows(back, 2) == rows(batch, 2)
-    damaged = bytearray(encode_batch(batch))
+    damaged = bytearray(message)
     for place in range(0, len(damaged), 97):
         damaged[place] ^= 0xFF
     with pytest.raises(ValueError):  # noqa: PT011 - whichever check finds it first
-        read_batch(damaged, 3)
-    with pytest.raises(ValueError, match="other files"):
-        read_batch(encode_batch(batch), 4)
+        read_parts(parts_of(damaged), 3)
+    with pytest.raises(ValueError, match="different length"):
+        read_parts(parts_of(message), 4)
+    for shorter in (0, 7, 50, len(message) - 1):
+        with pytest.raises(ValueError, match="message"):
+            parts_of(message[:shorter])
+
+
+WRONG_COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
+    "a function that is not there": ({"function": [0, 9]}, "points at nothing"),
+    "a caller that is not there": ({"caller": [-1, -2]}, "points at nothing"),
+    "a path of no function": ({"path_function": [-1, 0]}, "points at nothing"),
+    "a sample of no path": ({"sample_path": [2]}, "points at nothing"),
+    "a path that is its own parent": ({"path_parent": [-1, 1]}, "paths out of order"),
+    "rows that end before they begin": ({"row_ends": [2, 1]}, "rows out of order"),
+    "rows of no file": ({"row_ends": [0, 1]}, "rows out of order"),
+    "samples of no file": ({"sample_ends": [0, 0]}, "rows out of order"),
+    "a count too few": ({"calls": [1]}, "different length"),
+    "a time too many": ({"sample_self_seconds": [0.5, 0.5]}, "different length"),
+    "a file too many": ({"sample_ends": [0, 1, 1]}, "different length"),
+    "half a number": ({"calls": b"abc"}, "buffer size"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_COLUMNS)
+def test_nothing_that_a_decoder_says_is_believed(case: str) -> None:
+    right = {
+        "calls": [1, 1],
+        "primitive_calls": [1, 1],
+        "self_seconds": [0.5, 0.5],
+        "cumulative_seconds": [0.5, 0.5],
+        "row_ends": [1, 2],
+        "sample_self_seconds": [0.5],
+        "sample_ends": [0, 1],
+        "function": [0, 1],
+        "caller": [-1, 0],
+        "path_parent": [-1, 0],
+        "path_function": [0, 1],
+        "sample_path": [1],
+    }
+    change, reason = WRONG_COLUMNS[case]
+    names = [("a.py", 1, "f"), ("a.py", 2, "g")]
+    head: dict[str, object] = {"functions": names, "failures": {}, "empty": [], "shared_names": False}
+
+    def parts(values: dict[str, Any], **other: object) -> list[bytes]:
+        columns = [
+            value if isinstance(value, bytes) else array(COLUMN_CODES[name], value).tobytes()
+            for name, value in values.items()
+        ]
+        return [json_part(head | other), *columns]
+
+    assert finish(read_parts(parts(right), 2)).files == 2
+    with pytest.raises(ValueError, match=reason):
+        read_parts(parts(right | change), 2)
+    for other in ({"failures": {"2": ["gone", "corrupt"]}}, {"empty": [-1]}, {"functions": [["a.py", 2**31, "f"]] * 2}):
+        with pytest.raises(ValueError, match=r"points at nothing|Expected"):
+            read_parts(parts(right, **other), 2)
+
+
+def test_a_decoder_starts_without_what_takes_long_to_load() -> None:
+    code = "import sys, monitor.decode_worker; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True)
+    assert {"numpy", "msgspec", "dataclasses", "inspect"} & set(run.stdout.split()) == set()
 
 
 def test_functions_that_share_their_callers_are_refused() -> None:

@@ -17,6 +17,7 @@ from monitor.histogram import BOUNDS_SECONDS
 from monitor.index import Group, GroupKey, Index, runs_of
 from monitor.profiles.builder import BatchBuilder
 from monitor.profiles.columns import NO_CALLER, NO_PARENT, DecodedBatch, FunctionName
+from monitor.profiles.finish import arrays, finish
 from monitor.rows import ProfileRows, SpanRows, columns_of, profile_rows
 from monitor.spans import PythonProfileModes, StepPhase, parse_span_name
 
@@ -52,7 +53,7 @@ def batch_of(spans: Sequence[Recorded]) -> DecodedBatch:
                 number = builder.path(number, builder.number(function))
             builder.add_samples([number], [seconds])
         builder.end_file()
-    return builder.build()
+    return finish(arrays(builder.build()))
 
 
 def numbered(catalog: Catalog, spans: Sequence[Recorded], first: int) -> tuple[SpanRows, ProfileRows]:

@@ -26,7 +26,7 @@ WORKERS = 2
 WORKER_MEMORY_BYTES = 2**30
 FILE_DEADLINE_SECONDS = 10.0
 MOST_FILE_BYTES = 256 * 2**20
-BATCH_FILES = 250
+BATCH_FILES = 125
 BROKEN_AFTER_SECONDS = 30.0
 REST_SECONDS = 60.0
 """Decoders that had nothing to do for so long are ended; the next new file starts them again."""

@@ -5,6 +5,7 @@ Owns the thread and its end; knows nothing of profiles.
 
 from __future__ import annotations
 
+import asyncio  # noqa: F401 - anyio would load it when the first loop starts, while somebody waits for an answer
 import os
 import threading
 import weakref

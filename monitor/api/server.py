@@ -27,10 +27,10 @@ from monitor.api.probes import PROBES, probe
 from monitor.api.retries import RETRY_PATH, ask_retry
 from monitor.api.routes import ROUTES, WATCH_PARAMETERS, Reply, Route, check_names
 from monitor.api.schema import ErrorAnswer, ErrorBody
+from monitor.api.scrape import METRICS_PATH, SD_PATH, Scraping
 from monitor.api.sockets import query_listener
 from monitor.api.watch import stream_events
 from monitor.errors import ConfigError, QueryError, SourceUnavailable, StoreError
-from monitor.metrics import CONTENT_TYPE
 
 logger = logging.getLogger("phasewatch.server")
 http_logger = logging.getLogger("phasewatch.http")
@@ -49,7 +49,7 @@ LARGEST_LINE_BYTES = 2**20
 """What aiohttp itself refuses gets no error of ours, so it lets through more than is answered."""
 
 LANDING = """<!doctype html><title>phasewatch</title><h1>phasewatch</h1>
-<ul><li><a href="/metrics">/metrics</a></li>{api}</ul>
+<ul><li><a href="/metrics">/metrics</a></li><li><a href="/sd">/sd</a></li>{api}</ul>
 """
 API_LINKS = '<li><a href="/v1/status">/v1/status</a></li><li><a href="/v1/openapi.json">/v1/openapi.json</a></li>'
 
@@ -101,12 +101,14 @@ class Application:
     server: Server
     limiter: anyio.CapacityLimiter
     timeout_seconds: float
+    scraping: Scraping
 
     def build(self, *, with_api: bool, with_capture: bool = False) -> web.Application:
         """Make the aiohttp application."""
         app = web.Application(middlewares=[self.guard], client_max_size=64 * 1024)
         app[WITH_API] = with_api
-        app.router.add_get("/metrics", self.metrics)
+        app.router.add_get(METRICS_PATH, self.scraping.metrics)
+        app.router.add_get(SD_PATH, self.scraping.targets)
         app.router.add_get("/", self.landing)
         for path in PROBES:
             app.router.add_get(path, self.probe)
@@ -138,7 +140,7 @@ class Application:
             response = error_response(error.status, error.code, error.message, error.parameter)
         except web.HTTPNotFound:
             paths = [known.path for known in ROUTES] + ["/v1/watch", "/v1/openapi.json"]
-            known = ", ".join([*(paths if request.app[WITH_API] else []), "/metrics", *PROBES])
+            known = ", ".join([*(paths if request.app[WITH_API] else []), METRICS_PATH, SD_PATH, *PROBES])
             response = error_response(404, "no_such_route", f"no route {shortened(request.path)}; there are: {known}")
         except web.HTTPException as error:
             response = error_response(error.status, "http_error", error.reason)
@@ -181,13 +183,6 @@ class Application:
             raise QueryError(message, status=503, code="timeout") from None
         finally:
             self.limiter.release()
-
-    async def metrics(self, request: web.Request) -> web.Response:
-        """Serve the ready page."""
-        page = self.engine.metrics_page()
-        if not page:
-            raise QueryError("the first page is not drawn yet; try again", status=503, code="starting")
-        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
 
     async def capture(self, request: web.Request) -> web.Response:
         """Ask jobs to profile their next steps."""
@@ -234,6 +229,7 @@ async def open_server(
     listen_api: bool,
     max_concurrent: int,
     timeout_seconds: float,
+    target: str = "",
     inherited: unix_sockets.socket | None = None,
 ) -> AsyncIterator[Server]:
     """Serve until the block is left.
@@ -242,6 +238,7 @@ async def open_server(
         socket_mode: access rights of the unix socket.
         listen: HOST:PORT for TCP, port 0 for any; "" for none.
         listen_api: serve /v1 over TCP too.
+        target: HOST:PORT that /sd gives out; "" for where it was asked.
         inherited: a listening unix socket, used in place of making one; closed at the end.
 
     Raises:
@@ -250,7 +247,13 @@ async def open_server(
     limiter = anyio.CapacityLimiter(max_concurrent)
     with query_listener(socket, socket_mode, inherited) as (listener, path):
         server = Server(socket=path, _limiter=limiter)
-        application = Application(engine=engine, server=server, limiter=limiter, timeout_seconds=timeout_seconds)
+        application = Application(
+            engine=engine,
+            server=server,
+            limiter=limiter,
+            timeout_seconds=timeout_seconds,
+            scraping=Scraping(engine=engine, target=target, address=lambda: server.address),
+        )
         local = await start_runner(application.build(with_api=True, with_capture=True))
         try:
             await web.SockSite(local, listener).start()

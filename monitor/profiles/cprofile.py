@@ -15,7 +15,7 @@ from typing import Any
 
 from monitor.errors import CorruptFile, IncompleteFile
 from monitor.profiles.builder import LARGEST_COUNT, LARGEST_SECONDS, NOT_COUNTED, BatchBuilder
-from monitor.profiles.columns import NO_CALLER
+from monitor.profiles.raw import NO_CALLER
 
 SAMPLED_KEY = ("__sampled__",)
 """Python 3.15's sampling profiler marks its files with this extra key."""

@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import msgspec
-
 from monitor.errors import CorruptFile, IncompleteFile
 from monitor.profiles.builder import LARGEST_SECONDS, BatchBuilder
-from monitor.profiles.columns import NO_CALLER, NO_PARENT
+from monitor.profiles.raw import NO_CALLER, NO_PARENT
 
 SELF_FRAME = "[self]"
 """A synthetic child that holds a part of its parent's own time."""
@@ -43,6 +41,8 @@ def add_pyinstrument(builder: BatchBuilder, data: bytes) -> None:
 
 def load(data: bytes) -> Any:
     """Parse JSON, in UTF-8 or, as old writers did, in the machine's own encoding."""
+    import msgspec  # it takes as long as all else that a decoder needs to start, and most meet no session
+
     text = data.strip()
     if not text:
         raise IncompleteFile("the file is empty")

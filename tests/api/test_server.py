@@ -22,12 +22,23 @@ import numpy as np
 import pytest
 from anyio.abc import ByteStream
 
-from monitor.answers import Engine, FrameTable, Health, JobRow, NodeRow, PhaseFrames, PhaseStats, Scope, SpanRow
+from monitor.answers import (
+    Engine,
+    FrameTable,
+    Health,
+    JobRow,
+    NodeRow,
+    PageWish,
+    PhaseFrames,
+    PhaseStats,
+    Scope,
+    SpanRow,
+)
 from monitor.api import server as server_module
+from monitor.api.scrape import PLAIN_TYPE
 from monitor.api.server import Server, open_server
 from monitor.catalog import SeriesKey
 from monitor.errors import ConfigError, ReadError, SourceUnavailable, StoreError
-from monitor.metrics import CONTENT_TYPE
 from monitor.profiles.columns import FunctionName
 from monitor.selection import BetweenModes, ByStep, ByStepDocumented, ByTime, PostHookClose, PreStepZero, Question
 from monitor.spans import JOB_PHASES, PythonProfileModes, StepPhase, parse_span_name
@@ -137,8 +148,9 @@ class FakeEngine:
         self.held: anyio.Event | None = None
         self.failure: Exception | None = None
         self.cancelled = anyio.Event()
-        self.page = b"# a page\n"
         self.state = Health()
+        self.page: bytes | None = b"# a page\n"
+        self.wishes: list[PageWish] = []
         self.watchers = Watchers(most_waiting=most_waiting)
         self.joined = anyio.Event()
         self.left = anyio.Event()
@@ -205,8 +217,12 @@ class FakeEngine:
         self.calls.append(f"retry {list(jobs)} {list(nodes)}")
         return 3
 
-    def metrics_page(self) -> bytes:
+    async def metrics_page(self, wish: PageWish) -> bytes | None:
+        self.wishes.append(wish)
         return self.page
+
+    def metrics_jobs(self) -> Mapping[str, bool]:
+        return {"é/ü": True, "over": False, "training": True}
 
     @contextmanager
     def subscribe(self) -> Iterator[Subscription]:
@@ -260,13 +276,16 @@ async def connect(where: Server | str) -> ByteStream:
     return await anyio.connect_tcp(host, int(port))
 
 
-async def ask(where: Server | str, target: str | bytes, method: str = "GET") -> Reply:
+async def ask(
+    where: Server | str, target: str | bytes, method: str = "GET", headers: Sequence[str] = ("Host: x",)
+) -> Reply:
     """Send one request exactly as written; returns status, headers (lower case) and body."""
+    lines = "".join(f"{line}\r\n" for line in [*headers, "Connection: close", ""]).encode()
     raw = target.encode() if isinstance(target, str) else target
     received = b""
     with anyio.fail_after(DEADLINE_SECONDS):
         async with await connect(where) as stream:
-            await stream.send(method.encode() + b" " + raw + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            await stream.send(method.encode() + b" " + raw + b" HTTP/1.1\r\n" + lines)
             try:
                 while True:
                     received += await stream.receive()
@@ -583,8 +602,8 @@ async def test_fresh_polls_before_names_are_looked_up(engine: FakeEngine, server
 
 async def test_the_metrics_page_is_served_as_it_is(engine: FakeEngine, server: Server) -> None:
     status, headers, body = await ask(server, "/metrics")
-    assert (status, headers["content-type"], body) == (200, CONTENT_TYPE, b"# a page\n")
-    engine.page = b""
+    assert (status, headers["content-type"], body) == (200, PLAIN_TYPE, b"# a page\n")
+    engine.page = None
     assert error_of(await ask(server, "/metrics")) == (
         503,
         "starting",
@@ -855,7 +874,7 @@ async def test_tcp_serves_the_metrics_and_nothing_else(engine: FakeEngine, short
         for path in ("/v1/status", "/v1/watch", "/v1/openapi.json", "/v1/stats/step?start=1"):
             status, code, message, _ = error_of(await ask(server.address, path))
             assert (status, code) == (404, "no_such_route")
-            assert message.endswith("there are: /metrics")
+            assert message.endswith("there are: /metrics, /sd, /healthz, /readyz")
         assert b"/v1/" not in (await ask(server.address, "/"))[2]
         assert (await ask(server, "/v1/status"))[0] == 200
     assert engine.asked == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import marshal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ NODES = ("0-host", "1-host", "2-host")
 SLOW_NODE = "2-host"
 ENDED_NODE = "9-ended"
 PACE_SECONDS = 0.1
+BEHIND_US = 60e6
+"""Steps are longer than the pace at which they are written, and are not to lie in the future."""
 FORWARD, SLOWING = "train.py:10(forward)", "train.py:20(augment)"
 
 
@@ -67,7 +70,7 @@ class SlowingRun:
 
     def _write(self) -> None:
         """Write steps of all nodes, one after another."""
-        at = dict.fromkeys(NODES, FIRST_US)
+        at = dict.fromkeys(NODES, time.time() * 1e6 - BEHIND_US)
         while not self._over.wait(PACE_SECONDS):
             for node in NODES:
                 at[node] = write_step(self.base, node, self.steps, at[node], bad=self.bad.is_set())

@@ -1,10 +1,12 @@
 """A real Prometheus with the rules loaded scrapes a real daemon on a run that goes wrong: every expression of every
 panel, variable and rule returns data, the alerts name what is wrong, and sums are the socket's. Time runs 200 times as
-fast: all lengths of time in rules and panels are divided by that."""
+fast: all lengths of time in rules and panels are divided by that. At the end the Overview is drawn, which makes the
+picture in the README."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 import urllib.parse
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.dashboards.expressions import boards, filled_in, panel_expressions
+from tests.dashboards.picture import PICTURE_VARIABLE, Window, draw
 from tests.integration.daemons import daemon_child, stop
 from tests.integration.slowing_run import FORWARD, NODES, SLOW_NODE, SLOWING, slowing_run
 from tests.integration.test_prometheus import ask, free_port, prometheus, until_value
@@ -25,6 +28,7 @@ FASTER = 200
 MILLISECONDS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
 DEADLINE_SECONDS = 50.0
 PAST = "training_job:phasewatch_step_seconds_past:avg1h"
+SCRAPED = "phasewatch_profiles_total"
 VALUES = {
     "training_job": "training",
     "profiler": "cprofile",
@@ -128,6 +132,8 @@ def test_every_expression_returns_data_and_alerts_name_what_is_wrong(tmp_path: P
         prometheus(tmp_path / "prometheus", listen, files) as address,
     ):
         deadline = time.monotonic() + DEADLINE_SECONDS
+        until(lambda: bool(ask(address, SCRAPED)), lambda: SCRAPED, deadline)
+        started = time.time()
         until(lambda: bool(ask(address, PAST)), lambda: PAST, deadline)
         assert not {labels["alertname"] for labels in firing(address)} & {
             "PhasewatchFunctionRegression",
@@ -148,6 +154,16 @@ def test_every_expression_returns_data_and_alerts_name_what_is_wrong(tmp_path: P
             for rule in group["rules"]
         }
         assert health == dict.fromkeys([*RECORDED, *(rule["alert"] for rule in rules(ALERTS))], "")
+        window = Window(
+            address=address,
+            start=started,
+            end=time.time(),
+            fill=lambda text: faster(filled_in(text, VALUES)),
+            faster=FASTER,
+        )
+        picture = Path(os.environ.get(PICTURE_VARIABLE, tmp_path / "overview.png"))
+        assert all(draw(boards()["overview.json"], window, picture).values())
+        assert picture.read_bytes().startswith(b"\x89PNG")
         run.end()
         phases = client.training_phases(fresh=True).phases
         seconds = sum(row.self_seconds for phase in phases for row in phase.functions)
