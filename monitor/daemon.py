@@ -102,6 +102,7 @@ class Daemon:
         self._stop = anyio.Event()
         self._round_over = anyio.Event()
         self._settings_due = self._ready = False
+        self._reload_failures = 0
         self._jobs: Jobs | None = None
         self._watched: tuple[SourceSettings, ...] = ()
         self.queries = Queries(
@@ -111,7 +112,7 @@ class Daemon:
             refresh=self.refresh,
             read=self.read_profile,
             status=lambda: status_of(self.parts(), time.time()),
-            health=lambda: health_of(self.parts(), ready_before=self._ready),
+            health=lambda: health_of(self.parts()),
             retry=lambda jobs, nodes: self.parts().ingest.retry(frozenset(jobs), frozenset(nodes)),
             page=self.metrics_page,
             jobs=self.metrics_jobs,
@@ -131,6 +132,12 @@ class Daemon:
             ingest=self.round.ingest,
             first_polls=self.round.first_poll_done,
             started=self.started,
+            budgets=self.budgets,
+            upkeep=self.round.upkeep,
+            ready_before=self._ready,
+            job_failures=0 if self._jobs is None else self._jobs.failures,
+            reload_failures=self._reload_failures,
+            notify_failures=self.service.failures,
             shipper=self.round.shipper,
         )
 
@@ -317,9 +324,11 @@ class Daemon:
             settings = reload_settings()
             await clients.prepare(settings)
         except ConfigError as error:
+            self._reload_failures += 1
             logger.error("the settings stay as they were: %s", error)
             return
         if not settings.source:
+            self._reload_failures += 1
             logger.error("the settings stay as they were: there is no [[source]] in them, so nothing would be watched")
             return
         kept = {name: getattr(self.settings, name) for name in RESTART_ONLY}

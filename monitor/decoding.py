@@ -82,6 +82,7 @@ class DecodeStatistics:
     crashes: int
     timeouts: int
     restarts: int
+    start_failures: int
     busy_seconds: float
 
 
@@ -94,6 +95,7 @@ class Counters:
     crashes: int = 0
     timeouts: int = 0
     restarts: int = 0
+    start_failures: int = 0
     busy_seconds: float = 0.0
 
 
@@ -160,6 +162,7 @@ class DecodePool:
             crashes=counters.crashes,
             timeouts=counters.timeouts,
             restarts=counters.restarts,
+            start_failures=counters.start_failures,
             busy_seconds=counters.busy_seconds,
         )
 
@@ -233,6 +236,7 @@ class DecodePool:
             try:
                 return await start_worker(self.memory_bytes)
             except OSError as error:
+                self._counters.start_failures += 1
                 log_once(
                     logger, f"start:{error}", "cannot start a decoder: %s; trying again", error, level=logging.ERROR
                 )

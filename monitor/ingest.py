@@ -83,7 +83,7 @@ class IngestStatistics:
         failures: attempts that failed, by kind; set_aside: files given up now, by kind.
         waiting, retrying: files that wait for their first attempt, or for the next one.
         lag_seconds: the age, at storing, of the last stored span, by the clock of its writer.
-        store_failures: transactions that failed and were tried again.
+        store_failures: transactions that failed and were tried again. store_error: why the present one fails, or "".
     """
 
     stored: int
@@ -96,6 +96,16 @@ class IngestStatistics:
     retrying: int
     lag_seconds: float
     store_failures: int
+    store_error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFiles:
+    """The files of one source: found and on their way, tried again, and given up."""
+
+    waiting: int
+    retrying: int
+    set_aside: int
 
 
 class Keeper(Protocol):
@@ -166,6 +176,7 @@ class Ingest:
         self._failures: Counter[str] = Counter()
         self._stored = self._empty = self._bytes = self._batches = self._store_failures = 0
         self._lag_seconds = 0.0
+        self._store_error = ""
         self.sidecars = sidecars
         self.turns = 0
         self.turned = anyio.current_time()
@@ -249,7 +260,17 @@ class Ingest:
             retrying=self._book.count_waiting(),
             lag_seconds=self._lag_seconds,
             store_failures=self._store_failures,
+            store_error=self._store_error,
         )
+
+    def files_by_source(self) -> list[SourceFiles]:
+        """Count the files of each source."""
+        waiting = Counter(item.place.source for item in self._in_hand if item not in self._book)
+        retrying, aside = (Counter(trouble.ref.place.source for trouble in troubles) for troubles in self.troubles())
+        return [
+            SourceFiles(waiting=waiting[number], retrying=retrying[number], set_aside=aside[number])
+            for number in range(len(self._sources))
+        ]
 
     # -- the tasks -------------------------------------------------------------------------------------------------
 
@@ -352,9 +373,11 @@ class Ingest:
                     self._mark = await anyio.to_thread.run_sync(
                         self._store.commit, spans, profiles, self._index.catalog, self._mark
                     )
+                self._store_error = ""
                 return
             except StoreError as error:
                 self._store_failures += 1
+                self._store_error = str(error)
                 log_once(logger, f"store:{error}", "%s; trying again", error, level=logging.ERROR)
                 await self._pause(pause)
                 pause = min(pause * 2, LONGEST_STORE_PAUSE_SECONDS)

@@ -48,12 +48,15 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShipStatistics:
-    """Files uploaded, passed over because the bucket held them, and deleted here; bytes uploaded."""
+    """Files uploaded, passed over because the bucket held them, and deleted here; bytes uploaded; rounds that failed,
+    and files that could not be deleted, or had changed, when they were to be."""
 
     uploaded: int
     held: int
     deleted: int
     bytes: int
+    failures: int = 0
+    delete_failures: int = 0
 
 
 class Shipper:
@@ -90,6 +93,7 @@ class Shipper:
         self._to_delete: dict[str, Found] = {}
         self._not_before = float("-inf")
         self._uploaded = self._passed = self._deleted = self._bytes = 0
+        self._failures = self._delete_failures = 0
 
     async def run(self, *, interval_seconds: float = 1.0) -> None:
         """Upload what is finished until cancelled. A store that cannot be reached is tried again."""
@@ -97,6 +101,7 @@ class Shipper:
             try:
                 await self.ship()
             except* RequestFailed as group:
+                self._failures += 1
                 log_once(logger, f"ship:{group}", "%s; trying again", group.exceptions[0], level=logging.WARNING)
             await anyio.sleep(interval_seconds)
 
@@ -135,7 +140,14 @@ class Shipper:
 
     def statistics(self) -> ShipStatistics:
         """Say what happened."""
-        return ShipStatistics(uploaded=self._uploaded, held=self._passed, deleted=self._deleted, bytes=self._bytes)
+        return ShipStatistics(
+            uploaded=self._uploaded,
+            held=self._passed,
+            deleted=self._deleted,
+            bytes=self._bytes,
+            failures=self._failures,
+            delete_failures=self._delete_failures,
+        )
 
     async def _list(self) -> dict[str, str]:
         """Return the ETags of all that the bucket holds below the prefix."""
@@ -193,6 +205,8 @@ class Shipper:
             if await anyio.to_thread.run_sync(delete_unchanged, file):
                 self._deleted += 1
                 del self._done[file.path]
+            else:
+                self._delete_failures += 1
 
     async def _wait_for_bandwidth(self, size: int) -> None:
         if self._bytes_a_second is not None:

@@ -45,6 +45,9 @@ class Upkeep:
         bookmarks: cursors of sources, which are written with the rest. endings: the same of when jobs wrote last.
         wall_clock: seconds since the epoch; a span's age is counted from its end.
         choose_every_seconds: how often the choice of metric series may change.
+
+    Attributes:
+        failures: how often the store could not be written.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Upkeep:
         bookmarks: Bookmarks | None = None,
         endings: Endings | None = None,
     ) -> None:
+        self.failures = 0
         self._bookmarks = bookmarks
         self._endings = endings
         self._arrivals = "" if endings is None else endings.dumped()
@@ -89,6 +93,7 @@ class Upkeep:
                 self._next_arrivals = now + ARRIVALS_EVERY_SECONDS
                 await self._keep_arrivals()
         except StoreError as error:
+            self.failures += 1
             log_once(logger, f"upkeep:{error}", "%s; tried again later", error, level=logging.ERROR)
 
     async def checkpoint(self) -> None:
@@ -101,6 +106,7 @@ class Upkeep:
             await self.checkpoint()
             await self._keep_arrivals()
         except StoreError as error:
+            self.failures += 1
             logger.warning("the totals were not saved, the next start adds them up anew: %s", error)
 
     async def _choose_series(self) -> None:
