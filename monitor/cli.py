@@ -1,7 +1,7 @@
 """The command `phasewatch`: arguments to settings, errors to exit codes. Each verb's work is done elsewhere.
 
 Exit codes: 0 done; 1 a query was refused or nobody answers, or a config file has mistakes; 2 a setting or an
-argument is wrong; 3 the store cannot be used.
+argument is wrong; 3 the store cannot be used; 4 `status` or `doctor` found a problem.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from monitor.settings import S3Settings, Settings
 EXIT_REFUSED = 1
 EXIT_CONFIG = 2
 EXIT_STORE = 3
+EXIT_UNWELL = 4
 GC_THRESHOLDS = (50_000, 20, 50)
 """The daemon keeps very many small tuples and makes next to no cycles: Python's defaults walk them all the time."""
 M_ARENA_MAX = -8
@@ -202,6 +203,26 @@ def trigger(path: Path | None, **words: Any) -> None:
 
     if not run_trigger(path, words.pop("socket") or find_socket(), **words):
         sys.exit(EXIT_REFUSED)
+
+
+@main.command()
+@click.option("--socket", type=click.Path(path_type=Path), help="The daemon's socket.  [default: where `run` puts it]")
+@click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def status(socket: Path | None, output: str) -> None:
+    """Say how the daemon does: what is wrong, its sources with their lag, files set aside, store, series, memory.
+
+    Ends with code 4 where something is wrong: a source cannot be read or has not been looked at yet, files are set
+    aside, the store cannot be written, or the daemon hangs; with 1 where no daemon answers.
+
+    \b
+    Examples:
+      phasewatch status
+      phasewatch status --format json
+    """
+    from monitor.status_command import run_status
+
+    if not run_status(socket or find_socket(), output):
+        sys.exit(EXIT_UNWELL)
 
 
 @main.command()

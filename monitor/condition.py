@@ -83,4 +83,4 @@ def problems(sources: Sequence[Source], ingest: Ingest, health: Health) -> Itera
     if numbers.store_error:
         yield f"{numbers.store_error}; what is found waits"
     if aside := sum(numbers.set_aside.values()):
-        yield f"{aside} files are set aside"
+        yield f"files set aside: {aside}"

@@ -45,7 +45,7 @@ def test_every_metric_is_described(name: str) -> None:
         assert re.search(rf"`{prefix[2]}(_total)?(\{{.*?\}})?`", row)
 
 
-@pytest.mark.parametrize("code", [0, cli.EXIT_REFUSED, cli.EXIT_CONFIG, cli.EXIT_STORE])
+@pytest.mark.parametrize("code", [0, cli.EXIT_REFUSED, cli.EXIT_CONFIG, cli.EXIT_STORE, cli.EXIT_UNWELL])
 def test_every_exit_code_is_described(code: int) -> None:
     assert f"\n| {code} | " in README
 
