@@ -226,6 +226,31 @@ def status(socket: Path | None, output: str) -> None:
 
 
 @main.command()
+@click.argument("path", required=False)
+@click.option("-c", "--config", "config_file", type=click.Path(path_type=Path), help="TOML file with settings.")
+@click.option("--state-dir", help="Where the store lives.")
+@click.option("--socket", help="The query socket.")
+def doctor(path: str | None, config_file: Path | None, **options: str | None) -> None:
+    """Look at settings, rights, sources, disk, limits, clocks and the daemon, and say what to do.
+
+    Takes what `run` takes, and is best run as the daemon's user. Nothing is changed. Ends with code 4 where there is a
+    problem, with 2 where the settings are wrong; warnings alone are code 0.
+
+    \b
+    Examples:
+      phasewatch doctor /opt/ml/output/profiler
+      sudo -u phasewatch /opt/phasewatch/bin/phasewatch doctor -c /etc/phasewatch/phasewatch.toml
+    """
+    from monitor.doctor import run_doctor
+
+    settings = load_settings(config_file, os.environ, overrides_of(path, options))
+    named = may_be_there(settings.daemon_socket) or options["socket"]
+    configure_logging("error", "human")  # the checks say it themselves
+    if not run_doctor(settings, settings.daemon_socket if named else find_socket()):
+        sys.exit(EXIT_UNWELL)
+
+
+@main.command()
 @click.option("--job", multiple=True, help="Only this job's files (repeatable).")
 @click.option("--node", multiple=True, help="Only this node's files (repeatable).")
 @click.option("--socket", type=click.Path(path_type=Path), help="The daemon's socket.  [default: where `run` puts it]")

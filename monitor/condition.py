@@ -78,7 +78,7 @@ def problems(sources: Sequence[Source], ingest: Ingest, health: Health) -> Itera
     for source in sources:
         polls = source.statistics()
         if polls.last_error_timestamp > polls.last_good_poll_timestamp:
-            yield f"{source.name} cannot be read: {polls.last_error}"
+            yield f"a source cannot be read: {polls.last_error}"
     numbers = ingest.statistics()
     if numbers.store_error:
         yield f"{numbers.store_error}; what is found waits"

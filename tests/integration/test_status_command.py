@@ -55,7 +55,7 @@ async def test_a_daemon_that_is_not_well_says_why_and_ends_with_4(
         assert f"set aside: {broken}: not a marshalled pstats dictionary" in answer.output
         shutil.rmtree(tmp_path / "profiles")
         lost = f"{tmp_path}/profiles is not there, or may not be entered"
-        await until(client, lambda state: f"{tmp_path}/profiles cannot be read: {lost}" in state["problems"])
+        await until(client, lambda state: f"a source cannot be read: {lost}" in state["problems"])
         answer = await status(short_tmp_path, "--format", "json")
         assert answer.exit_code == 4
         (source,) = json.loads(answer.output)["sources"]
