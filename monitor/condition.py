@@ -6,12 +6,13 @@ import os
 import resource
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from heapq import nlargest
 from pathlib import Path
-from typing import Any
 
 from monitor.answers import Health
+from monitor.budget import GroupBudget
 from monitor.budgets import Budgets
-from monitor.index import Index
+from monitor.index import GroupKey, Index
 from monitor.ingest import Ingest
 from monitor.sources.base import Source
 from monitor.spans import PythonProfileModes
@@ -46,22 +47,23 @@ def sources_shown(sources: Sequence[Source], ingest: Ingest, index: Index, now: 
 
 
 def budget_shown(budgets: Budgets, index: Index) -> dict[str, object]:
-    """Show how many series the phases have, the fullest ones by name."""
-    phases: list[dict[str, Any]] = []
-    for number, group in enumerate(index.groups):
-        shown = budgets.of(number).shown.values()
-        growing = sum(state.active for state in shown)
-        key = group.key
-        modes = PythonProfileModes(key.start_mode).word, PythonProfileModes(key.end_mode).word
-        words = asdict(key) | {"start_mode": modes[0], "end_mode": modes[1]}
-        phases.append({**words, "series": growing, "frozen": len(shown) - growing})
-    fullest = sorted(phases, key=lambda phase: -phase["series"])
+    """Show how many functions are series, and of the fullest phases how many of them grow."""
+    numbers = range(len(index.groups))
+    series = [len(budgets.of(number).shown) for number in numbers]
+    fullest = nlargest(MOST_PHASES_SHOWN, numbers, key=series.__getitem__)
     return {
         "limit": budgets.limit,
-        "series": sum(phase["series"] for phase in phases),
-        "full_phases": sum(phase["series"] >= budgets.limit for phase in phases),
-        "phases": fullest[:MOST_PHASES_SHOWN],
+        "series": sum(series),
+        "full_phases": sum(count >= budgets.limit for count in series),
+        "phases": [phase_shown(budgets.of(number), index.groups[number].key) for number in fullest],
     }
+
+
+def phase_shown(budget: GroupBudget, key: GroupKey) -> dict[str, object]:
+    """Show how many functions of one phase are series that grow, and how many are frozen."""
+    growing = sum(state.active for state in budget.shown.values())
+    modes = {name: PythonProfileModes(getattr(key, name)).word for name in ("start_mode", "end_mode")}
+    return {**asdict(key), **modes, "series": growing, "frozen": len(budget.shown) - growing}
 
 
 def memory_shown() -> dict[str, int]:
