@@ -48,14 +48,15 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShipStatistics:
-    """Files uploaded, passed over because the bucket held them, and deleted here; bytes uploaded; rounds that failed,
-    and files that could not be deleted, or had changed, when they were to be."""
+    """Files uploaded, passed over because the bucket held them, and deleted here; bytes uploaded; rounds that failed;
+    files that had changed, or that could not be, when they were to be read or deleted."""
 
     uploaded: int
     held: int
     deleted: int
     bytes: int
     failures: int = 0
+    read_failures: int = 0
     delete_failures: int = 0
 
 
@@ -93,7 +94,7 @@ class Shipper:
         self._to_delete: dict[str, Found] = {}
         self._not_before = float("-inf")
         self._uploaded = self._passed = self._deleted = self._bytes = 0
-        self._failures = self._delete_failures = 0
+        self._failures = self._read_failures = self._delete_failures = 0
 
     async def run(self, *, interval_seconds: float = 1.0) -> None:
         """Upload what is finished until cancelled. A store that cannot be reached is tried again."""
@@ -146,6 +147,7 @@ class Shipper:
             deleted=self._deleted,
             bytes=self._bytes,
             failures=self._failures,
+            read_failures=self._read_failures,
             delete_failures=self._delete_failures,
         )
 
@@ -183,6 +185,7 @@ class Shipper:
         """Bring one file into the bucket; False where it changed meanwhile."""
         data = await anyio.to_thread.run_sync(read_unchanged, file)
         if data is None:
+            self._read_failures += 1
             return False
         digest = hashlib.md5(data, usedforsecurity=False).hexdigest()
         if self._held is not None and self._held.get(file.key) == digest:

@@ -269,6 +269,8 @@ def failure_readings(parts: Parts) -> Iterator[Reading]:
     if parts.shipper is not None:
         ship = parts.shipper.statistics()
         yield counter("phasewatch_ship_failures", "Rounds in which the bucket refused something.", ship.failures)
+        text = "Files that had changed, or could not be read, when they were to be uploaded."
+        yield counter("phasewatch_ship_read_failures", text, ship.read_failures)
         text = "Files that had changed, or may not be deleted, when they were to be."
         yield counter("phasewatch_ship_delete_failures", text, ship.delete_failures)
 
