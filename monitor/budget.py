@@ -5,7 +5,12 @@ The rules, so that no scrape ever sees a counter fall:
 - A promoted function's series starts from zero (or from where it stood when it was demoted); what it had before stays
   in `(other)`. Only in a phase of which nothing was shown yet do the first functions start with all they have.
 - A demoted function's series stays, frozen; what it gains from then on goes to `(other)`.
-- At most `limit` series grow and at most `limit` are frozen. When that many are frozen, nobody is demoted any more.
+- At most `limit` series grow, and fewer than `limit` are frozen, so that a phase never has `2 * limit` series with
+  `(other)` (of a limit below 3, one may be frozen). When that many are frozen, nobody is demoted any more.
+- A preferred function is chosen before all others, and waits for no room among the frozen. One that is kept out is only
+  ever part of `(other)`.
+- Where functions get other names, all series stand still for a moment: each goes on from where it stood, under the same
+  name, and one whose name nothing has any more is frozen. Those take no room.
 - `(other)` is the exact sum of its parts, rounded once (`math.fsum`), so it does not depend on how many there are;
   where rounding would make it fall at a demotion, it stays at its floor.
 """
@@ -13,7 +18,7 @@ The rules, so that no scrape ever sees a counter fall:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -26,6 +31,9 @@ CLEARLY_BETTER = 1.5
 """A challenger must have this many times the score of the weakest function shown, or membership would flutter."""
 CUMULATIVE_WEIGHT = 0.5
 CALLS_WEIGHT = 0.1
+PREFERRED = 1e3
+"""Points that no function has by itself, and too many for a challenger to be clearly better than."""
+KEPT_OUT = -math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +75,19 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Who is to get a series, and who is to lose it.
+
+    Attributes:
+        refused: how many functions would have got one, had there been room.
+    """
+
+    promoted: Sequence[int] = ()
+    demoted: Sequence[int] = ()
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
     """All series of one phase: by label, and what the rest adds up to."""
 
@@ -95,56 +116,100 @@ class GroupBudget:
         shown = {label: state.value(totals[label]) for label, state in self.shown.items()}
         return Series(shown=shown, other=self._other(labels, sums, totals))
 
-    def chosen(self, labels: Ids, sums: Measures) -> GroupBudget:
-        """Return the state with the best choice of functions for these totals; this one where nothing changes."""
-        if not len(labels):
-            return self
-        scores = dict(zip(labels.tolist(), score(sums).tolist(), strict=True))
+    def choice(self, labels: Ids, sums: Measures, preference: Floats | None = None) -> Choice:
+        """Compare the functions of a phase.
+
+        Args:
+            preference: points to add for each row: PREFERRED, KEPT_OUT or nothing.
+        """
+        points = score(sums) if preference is None else score(sums) + preference
+        scores = {label: own for label, own in zip(labels.tolist(), points.tolist(), strict=True) if own != KEPT_OUT}
         active = {label for label, state in self.shown.items() if state.active}
         ranked = sorted((label for label in scores if label not in active), key=lambda label: (-scores[label], label))
         weakest = sorted(active, key=lambda label: (scores.get(label, 0.0), -label))
-        demoted = weakest[: max(0, len(active) - self.limit)]  # the limit was lowered
-        room = max(0, 2 * self.limit - len(self.shown))
-        promoted: list[int] = []
-        for label in list(ranked):
-            if len(promoted) >= self.limit - len(active):
-                break
-            if label in self.shown or room > 0:
-                room -= label not in self.shown
-                promoted.append(label)
-                ranked.remove(label)
-        if not demoted:
-            demoted = self._beaten(scores, active, ranked)
-            promoted += ranked[: len(demoted)]
-        if not promoted and not demoted and self.published:
+        frozen = sum(not state.active and label in scores for label, state in self.shown.items())
+        over = len(active) - self.limit
+        if over > 0:  # the limit was lowered
+            return Choice(demoted=weakest[:over])
+        filled = self._fill(scores, ranked, -over, room=self.limit + self.most_frozen - len(active) - frozen)
+        if filled.refused:
+            return filled
+        taken = set(filled.promoted)
+        left = [label for label in ranked if label not in taken]
+        beaten = self._beat(scores, left, weakest, room=self.most_frozen - frozen)
+        return replace(beaten, promoted=[*filled.promoted, *beaten.promoted])
+
+    def chosen(self, labels: Ids, sums: Measures, preference: Floats | None = None) -> GroupBudget:
+        """Return the state with the best choice of functions for these totals; this one where nothing changes."""
+        return self.following(labels, sums, self.choice(labels, sums, preference))
+
+    def following(self, labels: Ids, sums: Measures, choice: Choice) -> GroupBudget:
+        """Return the state after a choice that was made for these totals; this one where nothing changes."""
+        if not len(labels) or not (choice.promoted or choice.demoted or not self.published):
             return self
-        return self._changed(labels, sums, promoted, demoted)
-
-    def _beaten(self, scores: Mapping[int, float], active: set[int], challengers: list[int]) -> list[int]:
-        """Return the active functions that challengers, best first, clearly beat, weakest first."""
-        room = self.limit - sum(not state.active for state in self.shown.values())
-        weakest = sorted(active, key=lambda label: (scores.get(label, 0.0), -label))
-        beaten: list[int] = []
-        for challenger, label in zip(challengers, weakest, strict=False):
-            returns = challenger in self.shown
-            if scores[challenger] <= CLEARLY_BETTER * scores.get(label, 0.0) or (room <= 0 and not returns):
-                break
-            room -= 0 if returns else 1
-            beaten.append(label)
-        return beaten
-
-    def _changed(self, labels: Ids, sums: Measures, promoted: Iterable[int], demoted: Iterable[int]) -> GroupBudget:
-        promoted, demoted = list(promoted), list(demoted)
-        totals = totals_of(labels, sums, {*self.shown, *promoted})
+        totals = totals_of(labels, sums, {*self.shown, *choice.promoted})
         shown = dict(self.shown)
-        for label in demoted:
+        for label in choice.demoted:
             shown[label] = Shown(active=False, before=shown[label].value(totals[label]))
-        for label in promoted:
+        for label in choice.promoted:
             before = shown[label].before if label in shown else Amount()
             base = totals[label] if self.published else Amount()
             shown[label] = Shown(active=True, base=base, before=before)
         floor = self._other(labels, sums, totals) if self.published else Amount()
         return replace(self, shown=shown, floor=floor, published=True)
+
+    def renamed(self, before: tuple[Ids, Measures], after: tuple[Ids, Measures], kept: Container[int]) -> GroupBudget:
+        """Return the state for the same totals under other labels.
+
+        Args:
+            before, after: the totals by the labels of then and of now.
+            kept: labels of now that may have series that grow.
+        """
+        if not self.published:
+            return self
+        then, now = totals_of(*before, self.shown), totals_of(*after, self.shown)
+        shown = {
+            label: Shown(active=True, base=now[label], before=state.value(then[label]))
+            if state.active and label in kept
+            else Shown(active=False, before=state.value(then[label]))
+            for label, state in self.shown.items()
+        }
+        return replace(self, shown=shown, floor=self._other(*before, then))
+
+    @property
+    def most_frozen(self) -> int:
+        """How many series may be frozen."""
+        return max(min(self.limit, 1), self.limit - 2)
+
+    def _fill(self, scores: Mapping[int, float], ranked: Sequence[int], places: int, room: int) -> Choice:
+        """Promote the best functions, best first, into places that are free."""
+        promoted: list[int] = []
+        refused = 0
+        for label in ranked:
+            if len(promoted) + refused >= places:
+                break
+            if label in self.shown or room > 0 or scores[label] >= PREFERRED:
+                room -= label not in self.shown
+                promoted.append(label)
+            else:
+                refused += 1
+        return Choice(promoted=promoted, refused=refused)
+
+    def _beat(self, scores: Mapping[int, float], ranked: Sequence[int], weakest: Sequence[int], room: int) -> Choice:
+        """Promote those that clearly beat active functions, weakest first."""
+        promoted: list[int] = []
+        refused = 0
+        for challenger in ranked:
+            own, preferred = scores[challenger], scores[challenger] >= PREFERRED
+            beats = len(promoted) < len(weakest) and own > CLEARLY_BETTER * scores.get(weakest[len(promoted)], 0.0)
+            if not beats and not preferred:
+                break
+            if beats and (challenger in self.shown or room > 0 or preferred):
+                room -= challenger not in self.shown
+                promoted.append(challenger)
+            else:
+                refused += 1
+        return Choice(promoted=promoted, demoted=weakest[: len(promoted)], refused=refused)
 
     def _other(self, labels: Ids, sums: Measures, totals: Mapping[int, Amount]) -> Amount:
         """Add up what no series shows: functions never shown, bases of active ones, what frozen ones gained since."""

@@ -24,7 +24,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from monitor.answers import PageWish, SpanRow
 from monitor.api.server import Server, open_server
-from monitor.budgets import Budgets
+from monitor.budgets import AllBudgets, load_budgets
 from monitor.checkpoint import load_index
 from monitor.decoding import DecodePool, open_decode_pool
 from monitor.endings import META_KEY, Endings, loaded
@@ -81,7 +81,7 @@ class Daemon:
         settings: Settings,
         store: Store,
         index: Index,
-        budgets: Budgets,
+        budgets: AllBudgets,
         endings: Endings,
         service: Service,
         listener: sockets.socket | None,
@@ -132,7 +132,7 @@ class Daemon:
             ingest=self.round.ingest,
             first_polls=self.round.first_poll_done,
             started=self.started,
-            budgets=self.budgets,
+            budgets=self.budgets.functions,
             upkeep=self.round.upkeep,
             ready_before=self._ready,
             job_failures=0 if self._jobs is None else self._jobs.failures,
@@ -406,8 +406,8 @@ async def run_daemon(
     tell_deprecated(settings)
     with open_state(settings) as store:
         index = await anyio.to_thread.run_sync(load_index, store, show_loading)
-        load_budgets = partial(Budgets.load, store, limit=settings.metrics_functions_per_phase)
-        budgets = await anyio.to_thread.run_sync(load_budgets)
+        load = partial(load_budgets, store, index.catalog, limit=settings.metrics_functions_per_phase)
+        budgets = await anyio.to_thread.run_sync(load)
         endings = Endings(arrivals=loaded(await anyio.to_thread.run_sync(store.get_meta, META_KEY)))
         daemon = Daemon(settings, store, index, budgets, endings, service, given.listener)
         if len(index.spans):

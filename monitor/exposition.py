@@ -20,16 +20,18 @@ from monitor.spans import PythonProfileModes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionFamily:
-    """One family with a series for each function of each phase.
+    """One family with a series for each function, or package, of each phase.
 
     Attributes:
+        label: what tells the series of a phase apart.
         counted: only for profilers that count calls.
     """
 
     name: str
     help: str
     value: Callable[[Amount], float]
-    counted: bool
+    counted: bool = False
+    label: str = "function"
 
 
 FUNCTION_FAMILIES = (
@@ -37,25 +39,35 @@ FUNCTION_FAMILIES = (
         name="phasewatch_function_self_seconds_total",
         help="Seconds spent in a function itself, by training phase. May be summed over functions, phases and nodes.",
         value=lambda amount: amount.self_seconds,
-        counted=False,
     ),
     FunctionFamily(
         name="phasewatch_function_cumulative_seconds_total",
         help="Seconds spent in a function and in all that it called. Never to be summed over functions.",
         value=lambda amount: amount.cumulative_seconds,
-        counted=False,
     ),
     FunctionFamily(
         name="phasewatch_function_calls_total",
-        help="Calls of a function, recursive ones included (cProfile only: a sampler counts no calls).",
+        help="Calls of a function, recursive ones included (cProfile only: a sampler counts no calls). "
+        "May be summed over functions, phases and nodes.",
         value=lambda amount: amount.calls,
         counted=True,
     ),
     FunctionFamily(
         name="phasewatch_function_primitive_calls_total",
-        help="Calls of a function without recursive ones (cProfile only: a sampler counts no calls).",
+        help="Calls of a function without recursive ones (cProfile only: a sampler counts no calls). "
+        "May be summed over functions, phases and nodes.",
         value=lambda amount: amount.primitive_calls,
         counted=True,
+    ),
+)
+
+PACKAGE_FAMILIES = (
+    FunctionFamily(
+        name="phasewatch_package_self_seconds_total",
+        help="Seconds spent in the functions of a package themselves, by training phase, whatever has a series of its "
+        "own. May be summed over packages, phases and nodes.",
+        value=lambda amount: amount.self_seconds,
+        label="package",
     ),
 )
 
@@ -68,23 +80,26 @@ def group_label_values(key: GroupKey) -> tuple[str, ...]:
     return (key.job, key.node, key.framework, key.profiler, key.job_phase, start, end)
 
 
-def group_lines(key: GroupKey, series: Series, labels: Sequence[str]) -> list[str]:
-    """Write one phase's sample lines, one text for each of FUNCTION_FAMILIES.
+def group_lines(
+    key: GroupKey, series: Series, texts: Sequence[str], families: Sequence[FunctionFamily] = FUNCTION_FAMILIES
+) -> list[str]:
+    """Write one phase's sample lines, one text for each family.
 
     Args:
-        labels: the text of each label number.
+        texts: the name of each number.
     """
     pairs = zip(GROUP_LABELS, group_label_values(key), strict=True)
     head = ",".join(f'{name}="{escaped(value)}"' for name, value in pairs)
-    rows = [(escaped(labels[label]), amount) for label, amount in sorted(series.shown.items())]
+    rows = [(escaped(texts[label]), amount) for label, amount in sorted(series.shown.items())]
     rows.append((OTHER, series.other))
     return [
         ""
         if family.counted and key.profiler != "cprofile"
         else "".join(
-            f'{family.name}{{{head},function="{name}"}} {float(family.value(amount))!r}\n' for name, amount in rows
+            f'{family.name}{{{head},{family.label}="{name}"}} {float(family.value(amount))!r}\n'
+            for name, amount in rows
         )
-        for family in FUNCTION_FAMILIES
+        for family in families
     ]
 
 
@@ -121,7 +136,8 @@ class Head:
 
 
 FUNCTION_HEADS = tuple(
-    Head(name=family.name.removesuffix("_total"), kind="counter", help=family.help) for family in FUNCTION_FAMILIES
+    Head(name=family.name.removesuffix("_total"), kind="counter", help=family.help)
+    for family in FUNCTION_FAMILIES + PACKAGE_FAMILIES
 )
 
 

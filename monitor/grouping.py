@@ -25,6 +25,8 @@ GROUPINGS: tuple[GroupBy, ...] = get_args(GroupBy)
 APPLICATION = "application code"
 STANDARD = "standard library"
 BUILT_IN = "built-in"
+NO_FILE = ("~", "", "<built-in>")
+"""What cProfile and pyinstrument say of native code."""
 PSEUDO_FILE = re.compile(r"<.*>")
 NATIVE = re.compile(r"<(?:built-in )?(?:method|function) (?:'[^']*' of '(\w+)\.[\w.]+' objects|(\w+)\.[\w.]+)")
 PYTHON_MODULES = frozenset(name.lstrip("_") for name in sys.stdlib_module_names)
@@ -38,7 +40,7 @@ def package_of(name: FunctionName) -> str:
     a method of (`<method 'add' of 'torch._C.TensorBase' objects>`).
     """
     file = name[0]
-    if file in ("~", ""):
+    if file in NO_FILE:
         return native_package(name[2])
     if file.startswith("<frozen "):
         return STANDARD
@@ -61,9 +63,9 @@ def native_package(name: str) -> str:
 def module_of(name: FunctionName) -> str:
     """Name the module of a function with dots, as far as its path tells: `torch.nn.modules.module`."""
     file = name[0]
-    if file in ("~", "") and native_package(name[2]) != BUILT_IN:
+    if file in NO_FILE and native_package(name[2]) != BUILT_IN:
         return native_package(name[2])
-    if file in ("~", ""):
+    if file in NO_FILE:
         return BUILT_IN
     if file.startswith("<frozen "):
         return file[len("<frozen ") : -1]
@@ -76,7 +78,7 @@ def module_of(name: FunctionName) -> str:
 def file_of(name: FunctionName) -> str:
     """Name the file of a function, the same way on every node."""
     file = name[0]
-    return BUILT_IN if file in ("~", "") else shorten_path(file)
+    return BUILT_IN if file in NO_FILE else shorten_path(file)
 
 
 NAMERS: dict[GroupBy, Callable[[FunctionName], str]] = {"module": module_of, "package": package_of, "file": file_of}

@@ -24,6 +24,11 @@ class Histogram:
         self.counts[bisect_left(BOUNDS_SECONDS, seconds)] += 1
         self.sum += seconds
 
+    @property
+    def count(self) -> int:
+        """How many lengths were counted."""
+        return sum(self.counts)
+
     def cumulative(self) -> list[int]:
         """Return how many are at most each bound, and last how many there are."""
         total, result = 0, []

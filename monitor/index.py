@@ -20,6 +20,7 @@ from monitor.profiles.columns import NO_CALLER, Floats, Ids
 from monitor.rows import Positions, ProfileRows, SpanRows, take_spans
 from monitor.selection import SpanColumns, job_phase_numbers
 from monitor.spans import JOB_PHASES, JobPhaseName
+from monitor.spread import RecentSteps
 from monitor.sums import Sums, grown
 from monitor.tables import Measures
 
@@ -126,6 +127,7 @@ class Index:
         self.generation = 0
         self.next_number = 0
         self.span_seconds: dict[tuple[int, int, int, int], Histogram] = {}
+        self.recent_steps = RecentSteps()
         self.last_step: dict[tuple[int, int], int] = {}
         self.last_end_us: dict[int, float] = {}
         self._names: dict[SeriesKey, set[str]] = {}
@@ -218,6 +220,7 @@ class Index:
             if histogram is None:
                 histogram = self.span_seconds[key] = Histogram()
             histogram.add(length)
+        self.recent_steps.add(rows.series.tolist(), said, seconds)
 
     def _group_of(self, rows: SpanRows) -> Ids:
         said = rows.columns

@@ -3,42 +3,40 @@
 What goes into it is copied on the event loop between two batches, so a page never shows half of one. It is drawn in
 parts, one for each family and job; only those of jobs that have something new are drawn again. A family is a series
 family of the client library that `_collect_index` (with the label `training_job`) or `_collect_own` gives, or, where a
-phase has a series for each function, one of `exposition.FUNCTION_FAMILIES`.
+phase has a series for each function or package, one of `exposition.FUNCTION_FAMILIES` or `PACKAGE_FAMILIES`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter, time
 
 import anyio
 from anyio.abc import TaskStatus
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 import monitor
 from monitor.answers import PageWish
-from monitor.budget import GroupBudget
-from monitor.budgets import Budgets
+from monitor.budget import GroupBudget, Series
+from monitor.budgets import AllBudgets
 from monitor.endings import Endings
 from monitor.exposition import (
     FUNCTION_HEADS,
-    GROUP_LABELS,
+    PACKAGE_FAMILIES,
     Head,
     encoded,
-    group_label_values,
     group_lines,
     head_of,
     lines_by,
 )
-from monitor.histogram import BOUNDS_SECONDS
 from monitor.index import Index
 from monitor.page import DAEMON, Family, Part, Sheet, page_of
-from monitor.profiles.columns import Ids
-from monitor.spans import PythonProfileModes, StepPhase
-from monitor.tables import Measures
+from monitor.phase_metrics import phase_families
+from monitor.step_metrics import JOB_LABEL, step_families
 
 RENDERING_SHARE = 0.05
 """Rendering may take this share of the time; a large page is made less often."""
@@ -48,10 +46,6 @@ SETTLED_REFRESH_SECONDS = 10.0
 
 KEPT_PAGES_BYTES = 32 * 2**20
 """Pages are kept for the next scrape up to this size, those that were asked for last."""
-
-JOB_LABEL = "training_job"
-SERIES_LABELS = (JOB_LABEL, "node", "framework", "profiler")
-PHASES = tuple(StepPhase)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +65,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedGroup:
-    """A copy of one phase's totals, and how to cut them."""
+    """What cuts copies of one phase's totals into series."""
 
-    budget: GroupBudget
-    labels: Ids
-    sums: Measures
+    functions: Callable[[], Series]
+    packages: Callable[[], Series]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +92,7 @@ class MetricsPage:
 
     Args:
         readings: gives the daemon's own numbers; called on the loop.
+        facts: gives what nodes say about how they were profiled, by series number.
         refresh_seconds: least time between two renderings.
         sheet: what to show until the first one.
         wall_clock: seconds since the epoch; by it jobs end.
@@ -108,9 +102,10 @@ class MetricsPage:
         self,
         *,
         index: Index,
-        budgets: Budgets,
+        budgets: AllBudgets,
         endings: Endings,
         readings: Callable[[], Iterable[Reading]],
+        facts: Callable[[], Mapping[int, Mapping[str, object]]] = dict,
         refresh_seconds: float = 1.0,
         sheet: Sheet | None = None,
         wall_clock: Callable[[], float] = time,
@@ -119,6 +114,7 @@ class MetricsPage:
         self._budgets = budgets
         self._endings = endings
         self._readings = readings
+        self._facts = facts
         self._refresh = refresh_seconds
         self._wall_clock = wall_clock
         self._process = CollectorRegistry(auto_describe=False)
@@ -126,7 +122,7 @@ class MetricsPage:
             collector(registry=self._process)
         self._families: dict[str, tuple[Head, dict[str, Part]]] = {}
         self._lines: dict[int, list[str]] = {}
-        self._drawn_groups: dict[int, tuple[int, GroupBudget]] = {}
+        self._drawn_groups: dict[int, tuple[int, GroupBudget, GroupBudget]] = {}
         self._drawn_jobs: dict[str, int] = {}
         self._drawn_state: tuple[int, int, frozenset[str]] | None = None
         self._sheet = sheet
@@ -191,14 +187,16 @@ class MetricsPage:
     def _changed_groups(self, ended: Set[str]) -> dict[int, ChangedGroup]:
         changed: dict[int, ChangedGroup] = {}
         for number, group in enumerate(self._index.groups):
-            budget = self._budgets.of(number)
-            state = (group.spans, budget)
+            functions, packages = (each.of(number) for each in self._budgets.each)
+            state = (group.spans, functions, packages)
             if group.key.job in ended:
                 self._drawn_groups.pop(number, None)
-            elif budget.published and self._drawn_groups.get(number) != state:
-                labels, sums = group.labels.all()
+            elif functions.published and packages.published and self._drawn_groups.get(number) != state:
                 self._drawn_groups[number] = state
-                changed[number] = ChangedGroup(budget=budget, labels=labels.copy(), sums=sums.copy())
+                changed[number] = ChangedGroup(
+                    functions=partial(functions.series, *self._budgets.functions.totals(group)),
+                    packages=partial(packages.series, *self._budgets.packages.totals(group)),
+                )
         return changed
 
     def _draw(self, changes: Changes) -> Sheet:
@@ -218,10 +216,13 @@ class MetricsPage:
         return Sheet(families=families, ended=changes.ended)
 
     def _draw_functions(self, changes: Changes) -> None:
-        texts = self._index.catalog.labels
+        functions, packages = (each.names.texts for each in self._budgets.each)
         for number, group in changes.groups.items():
-            series = group.budget.series(group.labels, group.sums)
-            self._lines[number] = group_lines(self._index.groups[number].key, series, texts)
+            key = self._index.groups[number].key
+            self._lines[number] = [
+                *group_lines(key, group.functions(), functions),
+                *group_lines(key, group.packages(), packages, PACKAGE_FAMILIES),
+            ]
         by_job: dict[str, list[list[str]]] = {}
         touched = {self._index.groups[number].key.job for number in changes.groups}
         for number in sorted(self._lines):
@@ -243,64 +244,14 @@ class MetricsPage:
 
     def _collect_index(self, jobs: Set[str]) -> Iterator[Metric]:
         """Give the families of some jobs, each sample with its job in JOB_LABEL."""
-        yield from self._phase_families(jobs)
-        yield self._span_family(jobs)
-        yield self._step_family(jobs)
+        yield from phase_families(self._index, self._budgets.functions, self._facts(), jobs)
+        yield from step_families(self._index, jobs)
 
     def _collect_own(self) -> Iterator[Metric]:
         yield from reading_families(self._readings())
         info = GaugeMetricFamily("phasewatch_build_info", "The version that runs; always 1.", labels=["version"])
         info.add_metric([monitor.__version__], 1)
         yield info
-
-    def _phase_families(self, jobs: Set[str]) -> Iterator[Metric]:
-        profiles = CounterMetricFamily("phasewatch_profiles", "Profiles added up, by phase.", labels=GROUP_LABELS)
-        for group in self._index.groups:
-            if group.key.job in jobs:
-                profiles.add_metric(group_label_values(group.key), group.spans)
-        yield profiles
-        last = GaugeMetricFamily(
-            "phasewatch_last_profile_timestamp_seconds",
-            "When the newest profile ended, by the clock of its node; seconds since the epoch.",
-            labels=SERIES_LABELS,
-        )
-        for number, end_us in self._index.last_end_us.items():
-            if self._index.catalog.series[number].job in jobs:
-                last.add_metric(self._series_values(number), end_us / 1e6)
-        yield last
-
-    def _span_family(self, jobs: Set[str]) -> Metric:
-        family = HistogramMetricFamily(
-            "phasewatch_span_seconds",
-            "Length of profiled spans, by the mode in which they start and their phases.",
-            labels=[*SERIES_LABELS, "mode", "start_phase", "end_phase"],
-        )
-        bounds = [*(repr(bound) for bound in BOUNDS_SECONDS), "+Inf"]
-        for (series, mode, start, end), histogram in self._index.span_seconds.items():
-            if self._index.catalog.series[series].job not in jobs:
-                continue
-            where = [
-                *self._series_values(series),
-                PythonProfileModes(mode).word,
-                PHASES[start].value,
-                PHASES[end].value,
-            ]
-            buckets = list(zip(bounds, map(float, histogram.cumulative()), strict=True))
-            family.add_metric(where, buckets, histogram.sum)
-        return family
-
-    def _step_family(self, jobs: Set[str]) -> Metric:
-        family = GaugeMetricFamily(
-            "phasewatch_last_step", "The highest step profiled so far.", labels=[*SERIES_LABELS, "mode"]
-        )
-        for (series, mode), step in self._index.last_step.items():
-            if self._index.catalog.series[series].job in jobs:
-                family.add_metric([*self._series_values(series), PythonProfileModes(mode).word], step)
-        return family
-
-    def _series_values(self, number: int) -> list[str]:
-        key = self._index.catalog.series[number]
-        return [key.job, key.node, key.framework, key.profiler]
 
 
 def reading_families(readings: Iterable[Reading]) -> list[Metric]:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from monitor.bookmarks import Bookmarks
-from monitor.budgets import Budgets
+from monitor.budgets import AllBudgets
 from monitor.catalog import CatalogMark
 from monitor.decoding import DecodePool
 from monitor.endings import Endings
 from monitor.index import Index
 from monitor.ingest import Ingest
 from monitor.metrics import MetricsPage, Reading
+from monitor.naming import Rules
 from monitor.page import Sheet
 from monitor.rows import SpanRows
 from monitor.settings import Settings, SourceSettings
@@ -38,7 +39,7 @@ class Lasting:
 
     store: Store
     index: Index
-    budgets: Budgets
+    budgets: AllBudgets
     endings: Endings
     mark: CatalogMark
 
@@ -80,11 +81,13 @@ def build_round(
         build_source(source, clients, cursors=bookmarks.of(number, f"{source.job}:{source.path}"))
         for number, source in enumerate(watched)
     ]
-    lasting.budgets.limit = settings.metrics_functions_per_phase
+    lasting.budgets.functions.limit = settings.metrics_functions_per_phase
+    lasting.budgets.functions.rules = rules_of(settings)
     lasting.endings.keep_ended_seconds = settings.metrics_keep_ended_seconds
     lasting.endings.keep_silent_seconds = settings.metrics_keep_silent_seconds
     upkeep = build_upkeep(settings, lasting, bookmarks)
-    ingest = build_ingest(settings, lasting, sources, pool, publish, upkeep)
+    sidecars = Sidecars(lasting.store)
+    ingest = build_ingest(settings, lasting, sources, pool, publish, upkeep, sidecars)
     bookmarks.attach(settled=ingest.settled, is_stored=ingest.is_stored)
     return Round(
         settings=settings,
@@ -97,11 +100,23 @@ def build_round(
             budgets=lasting.budgets,
             endings=lasting.endings,
             readings=readings,
+            facts=sidecars.facts,
             refresh_seconds=settings.metrics_refresh_seconds,
             sheet=sheet,
         ),
         first_poll_done=[False] * len(sources),
         shipper=build_shipper(settings, clients, sources, ingest),
+    )
+
+
+def rules_of(settings: Settings) -> Rules:
+    """Tell how functions are named on the metrics page."""
+    return Rules(
+        packages=settings.metrics_packages,
+        include=settings.metrics_include,
+        exclude=settings.metrics_exclude,
+        rename=settings.metrics_rename,
+        pinned=settings.metrics_pinned,
     )
 
 
@@ -130,6 +145,7 @@ def build_ingest(
     pool: DecodePool,
     publish: Callable[[SpanRows], None],
     upkeep: Upkeep,
+    sidecars: Sidecars,
 ) -> Ingest:
     """Make the way of files into store and index."""
     return Ingest(
@@ -147,7 +163,7 @@ def build_ingest(
         broken_after_seconds=settings.ingest_broken_after_seconds,
         recheck_seconds=settings.ingest_recheck_seconds,
         workers=settings.ingest_workers,
-        sidecars=Sidecars(lasting.store),
+        sidecars=sidecars,
     )
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+ARROW = " => "
+"""Between the two halves of a rename."""
 SIZE_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -119,6 +122,48 @@ def web_address(value: object) -> object:
     raise ValueError('must be a URL such as "https://minio.example:9000", or "" for AWS')
 
 
+def words(value: object) -> object:
+    """Read a list of texts, also as TOML in one text ('["a", "b"]'), as the environment has it."""
+    if isinstance(value, str):
+        try:
+            value = tomllib.loads(f"list = {value}")["list"]
+        except ValueError:
+            raise ValueError('must be a list of texts such as ["a", "b"]') from None
+    if not isinstance(value, list):
+        raise ValueError('must be a list of texts such as ["a", "b"]')
+    for place, entry in enumerate(value, start=1):
+        if not isinstance(entry, str) or not entry.isprintable() or not entry:
+            raise ValueError(f"entry {place}, {entry!r}, must be a text without control characters")
+    return tuple(value)
+
+
+def patterns(value: object) -> object:
+    """Read a list of regular expressions."""
+    entries: tuple[str, ...] = words(value)  # type: ignore[assignment]
+    for place, entry in enumerate(entries, start=1):
+        check_pattern(place, entry, entry)
+    return entries
+
+
+def renames(value: object) -> object:
+    """Read a list of "PATTERN => REPLACEMENT"."""
+    entries: tuple[str, ...] = words(value)  # type: ignore[assignment]
+    for place, entry in enumerate(entries, start=1):
+        pattern, arrow, new = entry.partition(ARROW)
+        if not arrow or not pattern:
+            raise ValueError(f'entry {place}, {entry!r}, must be "PATTERN => REPLACEMENT"')
+        check_pattern(place, entry, pattern, new)
+    return entries
+
+
+def check_pattern(place: int, entry: str, pattern: str, new: str = "") -> None:
+    """Refuse what is no regular expression, or no replacement for what it finds."""
+    try:
+        re.compile(pattern).sub(new, "")
+    except (re.error, IndexError, RecursionError, OverflowError) as error:
+        raise ValueError(f"entry {place}, {entry!r}, is no regular expression of Python: {error}") from None
+
+
 def table(*settings: Setting) -> dict[str, Setting]:
     """Arrange settings by key."""
     return {setting.key: setting for setting in settings}
@@ -205,6 +250,27 @@ SETTINGS = table(
         "functions",
         number(1, 10_000, whole=True),
         "Functions of each training phase of each node that are series of their own; the rest is (other).",
+    ),
+    setting(
+        "metrics.packages",
+        (),
+        "names",
+        words,
+        "Only functions of these packages may be series, as phasewatch_package_self_seconds_total names them "
+        '(["application code"]); the rest is (other). [] for all.',
+    ),
+    setting("metrics.include", (), "patterns", patterns, "Only functions that one of these fits may be series."),
+    setting("metrics.exclude", (), "patterns", patterns, "Functions that one of these fits are never series."),
+    setting(
+        "metrics.rename",
+        (),
+        "patterns",
+        renames,
+        '"PATTERN => REPLACEMENT", one after the other; functions of one name then are one series. '
+        "One without a name is (other).",
+    ),
+    setting(
+        "metrics.pinned", (), "patterns", patterns, "Functions that are series before all others, within the budget."
     ),
     setting(
         "metrics.refresh_seconds", 2.0, "seconds", number(0.1, 3600), "Least time between two renderings of /metrics."
@@ -402,6 +468,11 @@ class Settings:
     store_retention_spans: int
     store_retention_interval_seconds: float
     metrics_functions_per_phase: int
+    metrics_packages: tuple[str, ...]
+    metrics_include: tuple[str, ...]
+    metrics_exclude: tuple[str, ...]
+    metrics_rename: tuple[str, ...]
+    metrics_pinned: tuple[str, ...]
     metrics_refresh_seconds: float
     metrics_keep_ended_seconds: float
     metrics_keep_silent_seconds: float

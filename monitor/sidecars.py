@@ -34,6 +34,7 @@ FACTS: Mapping[str, type | tuple[type, ...]] = {
     "world_size": (int, type(None)),
     "pid": int,
     "host": str,
+    "overhead_ratio": (int, float, type(None)),
 }
 """What is kept, and its type; the rest of a file is passed over."""
 

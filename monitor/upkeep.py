@@ -13,7 +13,7 @@ import anyio
 import numpy as np
 
 from monitor.bookmarks import Bookmarks
-from monitor.budgets import Budgets
+from monitor.budgets import AllBudgets
 from monitor.checkpoint import save_totals
 from monitor.endings import META_KEY, Endings
 from monitor.errors import StoreError
@@ -55,7 +55,7 @@ class Upkeep:
         *,
         store: Store,
         index: Index,
-        budgets: Budgets,
+        budgets: AllBudgets,
         retention: Retention,
         wall_clock: Callable[[], float],
         choose_every_seconds: float = 1.0,
@@ -110,10 +110,11 @@ class Upkeep:
             logger.warning("the totals were not saved, the next start adds them up anew: %s", error)
 
     async def _choose_series(self) -> None:
-        changes = self._budgets.plan(self._index)
-        if changes:
-            await anyio.to_thread.run_sync(self._budgets.save, self._store, changes)
-            self._budgets.apply(changes)
+        for budgets in self._budgets.each:
+            changes = budgets.plan(self._index)
+            if changes:
+                await anyio.to_thread.run_sync(budgets.save, self._store, changes)
+                budgets.apply(changes)
 
     async def _drop_old(self) -> None:
         numbers = expired(self._index, self._retention, self._wall_clock())

@@ -290,6 +290,35 @@ def test_a_path_on_the_command_line_is_checked_as_one_in_a_file(path: str) -> No
         load_settings(None, HOME, {"source.path": path})
 
 
+def test_lists_are_read_from_the_file_and_as_toml_from_the_environment(tmp_path: Path) -> None:
+    path = written(tmp_path, "[metrics]\npackages = ['application code']\nrename = ['^v\\d+/ => ']\nexclude = ['a']\n")
+    settings = load_settings(path, HOME | {"PHASEWATCH_METRICS_EXCLUDE": "['b', \"c\"]"})
+    assert settings.metrics_packages == ("application code",)
+    assert settings.metrics_rename == (r"^v\d+/ => ",)
+    assert settings.metrics_exclude == ("b", "c")
+    assert settings.metrics_pinned == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("include = ['a', '(']", "entry 2, '(', is no regular expression of Python: missing )"),
+        ("rename = ['a']", "entry 1, 'a', must be \"PATTERN => REPLACEMENT\""),
+        (r"rename = ['a => b', 'a => \2']", r"entry 2, 'a => \\2', is no regular expression of Python: invalid group"),
+        (r"rename = ['a => \g<b>']", "is no regular expression of Python: unknown group name 'b'"),
+        ("pinned = [1]", "entry 1, 1, must be a text"),
+        ("pinned = ['']", "entry 1, '', must be a text"),
+        ("packages = 'torch'", "must be a list of texts"),
+        ("packages = 3", "must be a list of texts"),
+    ],
+)
+def test_a_list_with_a_mistake_names_the_entry(tmp_path: Path, line: str, said: str) -> None:
+    ((at, message),) = mistakes(tmp_path, f"[metrics]\n{line}\n")
+    assert at == 2
+    assert message.startswith(f"metrics.{line.split()[0]} = ")
+    assert said in message
+
+
 # -- settings that are called otherwise now ----------------------------------------------------------------------------
 
 

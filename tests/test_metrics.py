@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 from collections.abc import Iterable
 
 import pytest
@@ -13,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pla
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from monitor.answers import PageWish
-from monitor.budgets import Budgets
+from monitor.budgets import new_budgets
 from monitor.catalog import Catalog, SeriesKey
 from monitor.endings import Endings
 from monitor.index import Index
@@ -41,14 +42,16 @@ class Run:
     def __init__(self, *jobs: str) -> None:
         self.now = 1000.0
         self.lag = 0.0
+        self.facts: dict[int, dict[str, object]] = {}
         self.index = Index(Catalog())
-        self.budgets = Budgets(limit=2)
+        self.budgets = new_budgets(self.index.catalog, limit=2)
         self.endings = Endings(keep_ended_seconds=10, keep_silent_seconds=100)
         self.page = MetricsPage(
             index=self.index,
             budgets=self.budgets,
             endings=self.endings,
             readings=self.readings,
+            facts=lambda: self.facts,
             wall_clock=lambda: self.now,
         )
         self.grow(*(recorded(job, NAMES[0]) for job in jobs))
@@ -60,8 +63,9 @@ class Run:
 
     def grow(self, *spans: Recorded) -> None:
         add(self.index, spans)
-        while changes := self.budgets.plan(self.index):
-            self.budgets.apply(changes)
+        for budgets in self.budgets.each:
+            while changes := budgets.plan(self.index):
+                budgets.apply(changes)
 
     async def text(self, **wish: object) -> str:
         page = await self.page.page(PageWish(**wish))  # type: ignore[arg-type]
@@ -186,3 +190,15 @@ async def test_what_the_daemon_no_longer_tells_is_not_shown() -> None:
     run.page._readings = run.readings
     await run.page.render()
     assert "phasewatch_lag_seconds" not in await run.text()
+
+
+async def test_what_capture_costs_is_shown_where_a_node_says_it_and_nonsense_is_not() -> None:
+    run = Run("one", "two")
+    run.grow(recorded("one", NAMES[1], node="1-b"), recorded("one", NAMES[1], node="2-c"))
+    run.facts = {0: {"overhead_ratio": 0.02}, 1: {"pid": 7}, 2: {"overhead_ratio": math.nan}, 3: {"overhead_ratio": -1}}
+    await run.page.render()
+    lines = [line for line in (await run.text()).splitlines() if line.startswith("phasewatch_capture_overhead_ratio{")]
+    assert len(lines) == 1
+    assert 'node="0-a"' in lines[0]
+    assert 'training_job="one"' in lines[0]
+    assert lines[0].endswith(" 0.02")

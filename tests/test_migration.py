@@ -78,7 +78,7 @@ async def test_the_copy_belongs_to_its_user_alone(short_tmp_path: Path) -> None:
 
 def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
     path = put_sample(1, tmp_path / "store.duckdb")
-    broken = {1: [*MIGRATIONS[1], "INSERT INTO no_such_table VALUES (1)"], 2: MIGRATIONS[2]}
+    broken = MIGRATIONS | {2: [*MIGRATIONS[2], "INSERT INTO no_such_table VALUES (1)"]}
     with duckdb.connect(str(path)) as connection, pytest.raises(duckdb.CatalogException):
         prepare_schema(connection, path=path, migrations=broken)
     assert version_in(path) == "1"

@@ -33,6 +33,8 @@ def alert_tests(name: str) -> list[dict[str, Any]]:
     return [test for test in tests if test["alertname"] == name]
 
 
+WATCHDOG = "PhasewatchWatchdog"
+"""Fires always: it is missed where it does not."""
 ALERT_NAMES = [rule["alert"] for rule in rules(ALERTS)]
 RECORDED = {rule["record"] for rule in rules(RULES)}
 
@@ -64,7 +66,7 @@ def test_the_scrape_configuration_loads_both_files_of_rules() -> None:
 
 @pytest.mark.parametrize("name", ALERT_NAMES)
 def test_every_alert_is_seen_firing_and_not_firing(name: str) -> None:
-    assert {bool(test["exp_alerts"]) for test in alert_tests(name)} == {True, False}
+    assert {bool(test["exp_alerts"]) for test in alert_tests(name)} == ({True} if name == WATCHDOG else {True, False})
 
 
 @pytest.mark.parametrize("name", ALERT_NAMES)
@@ -86,7 +88,7 @@ def test_an_alert_that_never_fires_is_noticed(name: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("rule", rules(ALERTS), ids=ALERT_NAMES)
 def test_every_alert_says_what_and_where_to_read_on(rule: dict[str, Any]) -> None:
     assert re.fullmatch(r"Phasewatch(?:[A-Z][a-z]+)+", rule["alert"])
-    assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+    assert rule["labels"]["severity"] in ({"none"} if rule["alert"] == WATCHDOG else {"critical", "warning", "info"})
     assert set(rule["annotations"]) == {"summary", "description", "runbook"}
     path, _, anchor = rule["annotations"]["runbook"].partition("#")
     headings = re.findall(r"^## (\w+)$", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
@@ -102,14 +104,16 @@ def test_every_alert_is_described(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(RECORDED))
 def test_recorded_names_say_level_metric_and_operations(name: str) -> None:
-    assert re.fullmatch(r"(training_job|node|part|node_part|function):phasewatch_[a-z_]+:[a-z]+(_?[a-z0-9]+)*", name)
+    assert re.fullmatch(
+        r"(training_job|node|part|node_part|package|function):phasewatch_[a-z_]+:[a-z]+(_?[a-z0-9]+)*", name
+    )
     assert "_total:" not in name
 
 
 @pytest.mark.parametrize("rule", rules(RULES) + rules(ALERTS), ids=lambda rule: rule.get("record") or rule["alert"])
 def test_rules_ask_only_for_what_exists(rule: dict[str, Any]) -> None:
     asked = set(re.findall(r"[a-z_]*:?phasewatch_[a-z_]+(?::[a-z0-9_]+)?", rule["expr"]))
-    assert asked or rule["alert"] == "PhasewatchDaemonDown"
+    assert asked or rule["alert"] in {"PhasewatchDaemonDown", WATCHDOG}
     known = RECORDED | exposed_names()
     assert asked <= known
 

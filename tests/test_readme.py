@@ -10,7 +10,7 @@ import pytest
 from monitor import cli
 from monitor.api.probes import PROBES
 from monitor.api.routes import ROUTES
-from monitor.exposition import FUNCTION_FAMILIES
+from monitor.exposition import FUNCTION_FAMILIES, PACKAGE_FAMILIES
 from monitor.settings import SETTINGS, SOURCE_SETTINGS
 
 ROOT = Path(__file__).parents[1]
@@ -29,10 +29,15 @@ def test_every_setting_is_described(setting: str) -> None:
     assert f"| `{setting}` |" in README
 
 
+MODULES = ("metrics", "phase_metrics", "step_metrics", "status")
+
+
 def metric_names() -> set[str]:
     """Collect the names that the code gives to metrics."""
-    text = (ROOT / "monitor" / "metrics.py").read_text() + (ROOT / "monitor" / "status.py").read_text()
-    return set(re.findall(r"phasewatch_[a-z_]+", text)) | {family.name for family in FUNCTION_FAMILIES}
+    text = "".join((ROOT / "monitor" / f"{name}.py").read_text() for name in MODULES)
+    return set(re.findall(r"phasewatch_[a-z_]+", text)) | {
+        family.name for family in FUNCTION_FAMILIES + PACKAGE_FAMILIES
+    }
 
 
 @pytest.mark.parametrize("name", sorted(metric_names()))

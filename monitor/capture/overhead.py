@@ -14,7 +14,7 @@ class OverheadBudget:
         window_seconds: a verdict needs so much time, so that a slow first step or a burst ends nothing.
     """
 
-    __slots__ = ("_own_seconds", "_share", "_started", "_window_seconds", "total_seconds")
+    __slots__ = ("_began", "_last", "_own_seconds", "_share", "_started", "_window_seconds", "total_seconds")
 
     def __init__(self, share: float, window_seconds: float) -> None:
         self._share = share
@@ -22,10 +22,20 @@ class OverheadBudget:
         self._started: float | None = None
         self._own_seconds = 0.0
         self.total_seconds = 0.0
+        self._began = self._last = -1.0
+
+    @property
+    def ratio(self) -> float | None:
+        """Own work as a share of all the time so far, to a thousandth; None before the first window is over."""
+        passed = self._last - self._began
+        return round(self.total_seconds / passed, 3) if passed >= self._window_seconds else None
 
     def note(self, own_seconds: float, now: float) -> str | None:
         """Count the work of one transition that ended now (perf_counter); returns the verdict if it is too much."""
         self.total_seconds += own_seconds
+        if self._began < 0:
+            self._began = now - own_seconds
+        self._last = now
         if not self._share:
             return None
         if self._started is None:

@@ -361,6 +361,7 @@ class Capture:
             thread=thread.name,
             thread_id=thread.native_id or 0,
             trigger=None if self._request is None else self._request.id,
+            overhead_ratio=self._overhead.ratio,
         )
 
     def _timer(self, step: int | None) -> TimerName:

@@ -42,6 +42,7 @@ class SpanFacts:
         timer: cProfile's clock, None for pyinstrument.
         interval_seconds: pyinstrument's, None for cProfile.
         trigger: the id of the request that this span answers.
+        overhead_ratio: of the time so far, what capture itself took on the training thread; the profiler not counted.
     """
 
     profiler: ProfilerName
@@ -50,6 +51,7 @@ class SpanFacts:
     thread: str
     thread_id: int
     trigger: str | None = None
+    overhead_ratio: float | None = None
 
 
 def with_sidecar(render: Render, facts: SpanFacts) -> Files:

@@ -77,6 +77,18 @@ def sidecar(folder: Path, name: str) -> dict[str, object]:
     return found
 
 
+def test_the_sidecar_says_what_capture_costs_once_that_is_known(open_capture: Open) -> None:
+    capture = open_capture(overhead_share=0, overhead_window_seconds=0.01)
+    for step in range(3):
+        with capture.step(TRAIN, step):
+            spin(0.02)
+    capture.finish()
+    ratios = [sidecar(capture.node_folder, span.name)["overhead_ratio"] for span in spans(capture.node_folder)]
+    assert ratios[0] is None
+    assert isinstance(ratios[-1], float)
+    assert 0 < ratios[-1] < 1
+
+
 def test_the_sidecar_says_what_the_layout_cannot(open_capture: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
@@ -97,6 +109,7 @@ def test_the_sidecar_says_what_the_layout_cannot(open_capture: Open, monkeypatch
         "thread": "MainThread",
         "thread_id": threading.get_native_id(),
         "trigger": None,
+        "overhead_ratio": None,
         "python": ".".join(map(str, sys.version_info[:3])),
         "implementation": "CPython",
         "rank": 3,

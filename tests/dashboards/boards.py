@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders import dashboard as builders
 
-from tests.dashboards.panels import Column, board, label_choice, length_choice, lines, listing, number
+from tests.dashboards.panels import THIRD, Column, board, label_choice, length_choice, lines, listing, number
 
 JOB = 'training_job="$training_job"'
 WHERE = f'{JOB}, profiler="$profiler"'
@@ -14,7 +14,7 @@ FUNCTION = f'{CHOSEN}, function="$function"'
 SELF, CUMULATIVE, CALLS = (
     f"phasewatch_function_{what}_total" for what in ("self_seconds", "cumulative_seconds", "calls")
 )
-STEP_STARTS = f'phasewatch_span_seconds_count{{{WHERE}, mode="train", start_phase="stepstart", end_phase!="end"}}'
+STEPS = f'phasewatch_steps_total{{{WHERE}, mode="train"}}'
 BUCKETS = f'sum by (le) (rate(phasewatch_span_seconds_bucket{{{WHERE}, mode="train"}}[10m]))'
 TOP = 10
 
@@ -39,9 +39,9 @@ def overview() -> builders.Dashboard:
             number("Step time", f"training_job:{step}{{{WHERE}}}", unit="s", says="Mean length of a profiled step."),
             number(
                 "Steps",
-                f"training_job:phasewatch_steps:rate10m{{{WHERE}}}",
+                f"training_job:phasewatch_last_step:deriv10m{{{WHERE}}}",
                 unit="hertz",
-                says="Profiled steps a second, all nodes together.",
+                says="Steps a second of the node that has come farthest, profiled or not.",
             ),
             number(
                 "Last step",
@@ -67,9 +67,30 @@ def overview() -> builders.Dashboard:
                 unit="s",
                 says="Age of the newest profile, by the clock of its node.",
             ),
+            number(
+                "Node spread",
+                f"max(phasewatch_step_spread_ratio{{{WHERE}}})",
+                unit="none",
+                says="The slowest node's last steps against the median node's; 1 where all are alike.",
+                span=THIRD,
+            ),
+            number(
+                "In (other)",
+                f"training_job:phasewatch_other_share:ratio_rate10m{{{WHERE}}}",
+                unit="percentunit",
+                says="Share of self time in training that functions without a series take.",
+                span=THIRD,
+            ),
+            number(
+                "Refused a series",
+                f"training_job:phasewatch_function_series_limit_hits:increase1h{{{WHERE}}}",
+                unit="short",
+                says="Functions, added up over the choices of an hour; above 0 the budget is used up.",
+                span=THIRD,
+            ),
             lines(
                 "Parts of a step",
-                (f"avg by (start_phase, end_phase) (node_part:{step}{{{WHERE}}})", "{{start_phase}} to {{end_phase}}"),
+                (f"avg by (part) (node_part:{step}{{{WHERE}}})", "{{part}}"),
                 unit="s",
                 says="Seconds of a step by part, mean of nodes; the parts add up to the step.",
                 stacked=True,
@@ -79,6 +100,13 @@ def overview() -> builders.Dashboard:
                 (f"node:{step}{{{WHERE}}}", "{{node}}"),
                 unit="s",
                 says="Mean length of a profiled step.",
+            ),
+            lines(
+                "Packages, share of the loop",
+                (f"topk({TOP}, package:phasewatch_package_self_share:ratio_rate10m{{{WHERE}}})", "{{package}}"),
+                unit="percentunit",
+                says="The packages that take most of the training loop themselves, whatever function has a series.",
+                stacked=True,
             ),
             lines(
                 "Functions, share of step time",
@@ -103,9 +131,21 @@ def overview() -> builders.Dashboard:
                 says="Quantiles of profiled spans that start in training.",
             ),
             lines(
+                "Evaluation",
+                (
+                    "sum by (node) (rate(phasewatch_step_part_seconds_total"
+                    f'{{{WHERE}, mode="eval"}}[10m])) / (sum by (node) (rate('
+                    f"phasewatch_step_part_seconds_total{{{WHERE}}}[10m])) > 0)",
+                    "{{node}}",
+                ),
+                unit="percentunit",
+                says="Share of the profiled seconds of the loop that evaluation takes.",
+            ),
+            lines(
                 "Alerts",
                 (
-                    'count by (alertname, severity) (ALERTS{alertname=~"Phasewatch.+", alertstate="firing"})',
+                    "count by (alertname, severity) "
+                    '(ALERTS{alertname=~"Phasewatch.+", severity!="none", alertstate="firing"})',
                     "{{alertname}} ({{severity}})",
                 ),
                 unit="none",
@@ -158,7 +198,7 @@ def nodes() -> builders.Dashboard:
     step = "node:phasewatch_step_seconds:ratio_rate10m"
     per_step = (
         f'sum by (node) (rate({SELF}{{{LOOP}, function="$function"}}[$window]))'
-        f" / (sum by (node) (rate({STEP_STARTS}[$window])) > 0)"
+        f" / (sum by (node) (rate({STEPS}[$window])) > 0)"
     )
     return board(
         "phasewatch-nodes",
@@ -177,9 +217,9 @@ def nodes() -> builders.Dashboard:
             ),
             lines(
                 "Spread",
-                (f"max({step}{{{WHERE}}}) / quantile(0.5, {step}{{{WHERE}}})", "slowest / median"),
+                (f"phasewatch_step_spread_ratio{{{WHERE}}}", "slowest / median"),
                 unit="none",
-                says="The slowest node's step against the median.",
+                says="The slowest node's last steps against the median node's; nodes that ended are left out.",
             ),
             lines(
                 "Data loading",
@@ -191,7 +231,7 @@ def nodes() -> builders.Dashboard:
                 "Parts of a step",
                 (
                     f"node_part:phasewatch_step_seconds:ratio_rate10m{{{WHERE}}}",
-                    "{{node}}: {{start_phase}} to {{end_phase}}",
+                    "{{node}}: {{part}}",
                 ),
                 unit="s",
                 says="Who is slow in one part, while the others wait in another?",
@@ -221,7 +261,7 @@ def regressions() -> builders.Dashboard:
     def per_step(offset: str = "") -> str:
         return (
             f"sum by (function) (rate({SELF}{{{LOOP}}}[$window]{offset}))"
-            f" / scalar(sum(rate({STEP_STARTS}[$window]{offset})) > 0)"
+            f" / scalar(sum(rate({STEPS}[$window]{offset})) > 0)"
         )
 
     now, past = per_step(), per_step(" offset $before")

@@ -124,6 +124,16 @@ def daemon_health() -> builders.Dashboard:
                 says="Samples of a scrape; bounded by metrics.functions_per_phase.",
             ),
             lines(
+                "Functions refused a series",
+                (
+                    "sum by (training_job, node) "
+                    f"(increase(phasewatch_function_series_limit_hits_total{{{HERE}}}[1h]))",
+                    "{{training_job}} {{node}}",
+                ),
+                unit="short",
+                says="Added up over choices; above 0 the budget of a phase is used up.",
+            ),
+            lines(
                 "Scrape",
                 (f"scrape_duration_seconds{{{PROCESS}}}", "{{instance}}"),
                 unit="s",

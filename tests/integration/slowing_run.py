@@ -16,6 +16,7 @@ NODES = ("0-host", "1-host", "2-host")
 SLOW_NODE = "2-host"
 ENDED_NODE = "9-ended"
 PACE_SECONDS = 0.1
+EVALUATE_EVERY = 5
 BEHIND_US = 60e6
 """Steps are longer than the pace at which they are written, and are not to lie in the future."""
 FORWARD, SLOWING = "train.py:10(forward)", "train.py:20(augment)"
@@ -45,6 +46,10 @@ def write_step(base: Path, node: str, step: int, start_us: float, *, bad: bool) 
     for start, end, seconds, data in spans:
         ends = at + seconds * 1e6
         write_span(folder, f"train-{step}-{start}-{at}_train-{step + (end == 'stepstart')}-{end}-{ends}", data)
+        at = ends
+    if step % EVALUATE_EVERY == 0:
+        ends = at + 0.005 * 1e6
+        write_span(folder, f"eval-{step}-stepstart-{at}_eval-{step}-stepend-{ends}", stats(evaluate_40=0.005))
         at = ends
     return at
 

@@ -42,6 +42,7 @@ VALUES = {
     "__rate_interval": "10m",
 }
 EXPECTED_ALERTS = {
+    "PhasewatchWatchdog",
     f'PhasewatchFunctionRegression{{function="{SLOWING}"}}',
     "PhasewatchStepTimeRegression",
     f'PhasewatchStragglerNode{{node="{SLOW_NODE}"}}',

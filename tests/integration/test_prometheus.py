@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -11,15 +13,36 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.client import Client
+from monitor.errors import QueryError
+from monitor.exposition import FUNCTION_FAMILIES, PACKAGE_FAMILIES
 from tests.integration.corpora import node_folder, span_names, write_run, write_span
 from tests.integration.daemons import DEADLINE_SECONDS, daemon_child, stop
+
+DRAWN_FROM_PROFILES = {
+    *(family.name for family in FUNCTION_FAMILIES + PACKAGE_FAMILIES),
+    "phasewatch_function_series_limit_hits_total",
+    "phasewatch_profiles_total",
+    "phasewatch_last_profile_timestamp_seconds",
+    "phasewatch_last_step",
+    "phasewatch_span_seconds",
+    "phasewatch_steps_total",
+    "phasewatch_step_part_seconds_total",
+    "phasewatch_step_spread_ratio",
+}
+TAKEN_LABELS = {
+    "job", "instance", "type", "region", "zone", "cluster", "az", "datacenter", "dc", "owner", "customer", "stage",
+    "service", "environment", "env",
+}  # fmt: skip
+"""Of Prometheus itself, or likely to be put on a target by those who run it."""
 
 
 def program(name: str) -> str:
@@ -83,9 +106,10 @@ def until_value(address: str, promql: str, expected: float) -> None:
 def wait_for_page(client: Client, text: str) -> bytes:
     deadline = time.monotonic() + DEADLINE_SECONDS
     while time.monotonic() < deadline:
-        page = client.raw("/metrics")[1]
-        if text.encode() in page:
-            return page
+        with suppress(QueryError):  # no page yet
+            page = client.raw("/metrics")[1]
+            if text.encode() in page:
+                return page
         threading.Event().wait(0.05)  # the page is made anew by itself
     raise AssertionError(f"the page never held {text}")
 
@@ -128,15 +152,83 @@ def test_prometheus_sees_true_totals_and_no_reset_through_a_restart(
 
 def test_promtool_finds_nothing_to_say_about_the_page(data_dir: Path, tmp_path: Path, short_tmp_path: Path) -> None:
     source = tmp_path / "profiles"
-    write_run(source, data_dir / "formats", nodes=1, steps=10)
+    write_run(source, data_dir / "formats", nodes=2, steps=10)
     session = (data_dir / "formats" / "pyinstrument-5.1.3" / "python_stats.json").read_bytes()
     write_span(node_folder(source, "0-a", "pyinstrument"), next(span_names(1)), session, "python_stats.json")
     with daemon_child(short_tmp_path, source) as (process, client):
         client.training_phases(fresh=True)
-        page = wait_for_page(client, 'profiler="pyinstrument"')
+        first = 'profiler="pyinstrument",job_phase="initialization",start_mode="prestepzero",end_mode="train"'
+        wait_for_page(client, f"{first},package=")
+        page = wait_for_page(client, 'end_mode="posthookclose",package=')
         stop(process)
     checked = subprocess.run([program("promtool"), "check", "metrics"], input=page, capture_output=True, check=False)
     assert (checked.returncode, checked.stdout.decode(), checked.stderr.decode()) == (0, "", "")
+    families = {family.name: family for family in text_string_to_metric_families(page.decode())}
+    missing = {name.removesuffix("_total") for name in DRAWN_FROM_PROFILES} - families.keys()
+    assert missing == {"phasewatch_step_spread_ratio"}  # all nodes have ended
+    for name, family in families.items():
+        assert family.documentation.strip()
+        assert not TAKEN_LABELS & {label for sample in family.samples for label in sample.labels}, name
+        if name in DRAWN_FROM_PROFILES or f"{name}_total" in DRAWN_FROM_PROFILES:
+            assert re.search(r"(May|Not to|Never to) be summed", family.documentation), name
+    phases = {(s.labels["job_phase"], s.value) for s in families["phasewatch_profiles"].samples}
+    assert ("finalization", 0.0) in phases
+    assert [s.labels.keys() for s in families["phasewatch_build_info"].samples] == [{"version"}]
+    own = sum(s.value for s in families["phasewatch_function_self_seconds"].samples)
+    packages = families["phasewatch_package_self_seconds"].samples
+    assert sum(s.value for s in packages) == pytest.approx(own, rel=1e-9)
+    assert {"standard library", "built-in"} <= {s.labels["package"] for s in packages}
+
+
+def self_seconds(page: bytes) -> dict[tuple[tuple[str, str], ...], float]:
+    """Return the self seconds of functions on a page, by their labels."""
+    (family,) = (
+        family
+        for family in text_string_to_metric_families(page.decode())
+        if family.name == "phasewatch_function_self_seconds"
+    )
+    return {tuple(sorted(sample.labels.items())): sample.value for sample in family.samples}
+
+
+def wait_for_total(client: Client) -> bytes:
+    """Wait for a page whose functions add up to what the socket says."""
+    phases = client.training_phases(fresh=True).phases
+    seconds = sum(row.self_seconds for phase in phases for row in phase.functions)
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while sum(self_seconds(page := wait_for_page(client, "function=")).values()) != pytest.approx(seconds, rel=1e-9):
+        assert time.monotonic() < deadline, seconds
+        threading.Event().wait(0.05)  # the page is made anew by itself
+    return page
+
+
+def test_rules_may_change_at_a_reload_and_at_a_restart_and_no_series_falls(
+    data_dir: Path, tmp_path: Path, short_tmp_path: Path
+) -> None:
+    source, settings = tmp_path / "profiles", short_tmp_path / "c.toml"
+    write_run(source, data_dir / "formats", nodes=1, steps=10)
+    rules = "[metrics]\nfunctions_per_phase = 20\nrefresh_seconds = 0.1\n"
+    settings.write_text(rules)
+    pages: list[bytes] = []
+    with daemon_child(short_tmp_path, source, "-c", str(settings)) as (process, client):
+        pages.append(wait_for_total(client))
+        settings.write_text(f"{rules}rename = ['^.*/([^/]+)$ => reloaded/\\1']\n")
+        process.send_signal(signal.SIGHUP)
+        pages.append(wait_for_page(client, 'function="reloaded/'))
+        stop(process)
+    settings.write_text(f"{rules}packages = ['application code']\nrename = ['^ => restarted ']\n")
+    with daemon_child(short_tmp_path, source, "-c", str(settings)) as (process, client):
+        pages.append(wait_for_page(client, 'function="restarted '))
+        folder = node_folder(source, "0-host-0")
+        sample = (data_dir / "formats" / "cpython-3.12" / "python_stats").read_bytes()
+        for name in list(span_names(12))[-7:]:
+            write_span(folder, name, sample)
+        pages.append(wait_for_total(client))
+        stop(process)
+    for before, after in pairwise([self_seconds(page) for page in pages]):
+        assert all(after[labels] >= value for labels, value in before.items())
+    for before, after in pairwise([self_seconds(page) for page in pages[:3]]):
+        assert len(after) > len(before)
+        assert sum(after.values()) == pytest.approx(sum(before.values()), rel=1e-9)
 
 
 def test_the_scrape_example_is_valid() -> None:

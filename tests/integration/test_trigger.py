@@ -9,12 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
+import duckdb
 import pytest
 from click.testing import CliRunner
 
+from monitor.budget import Amount, Shown
+from monitor.budgets import load_budgets
 from monitor.cli import main
 from monitor.client import Client
 from monitor.errors import QueryError
+from monitor.schema import SCHEMA_VERSION, TABLES
+from monitor.store import open_store
 from tests.integration.daemons import daemon_child, daemon_inside, settings_for, until
 
 ROOT = Path(__file__).parents[2]
@@ -120,3 +125,37 @@ async def test_sidecars_survive_a_restart_and_bad_ones_are_passed_over(short_tmp
             assert sidecars is not None
             assert sidecars.refused == bad_files
             assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
+
+
+BUDGET_OF_THEN = """CREATE TABLE budget (
+    grp INTEGER, label INTEGER, active BOOLEAN, base_calls BIGINT, base_primitive_calls BIGINT,
+    base_self_seconds DOUBLE, base_cumulative_seconds DOUBLE, before_calls BIGINT, before_primitive_calls BIGINT,
+    before_self_seconds DOUBLE, before_cumulative_seconds DOUBLE)"""
+
+
+def test_a_store_of_the_first_version_gets_the_new_tables_and_keeps_its_series(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE meta (key VARCHAR PRIMARY KEY, value VARCHAR)")
+        for statement in TABLES:
+            if "captures" not in statement and "budget" not in statement and "versions" not in statement:
+                connection.execute(statement)
+        connection.execute(BUDGET_OF_THEN)
+        connection.execute("INSERT INTO meta VALUES ('schema_version', '1')")
+        connection.execute("INSERT INTO series VALUES (0, 'job', 'pytorch', 'cprofile', '0-a')")
+        connection.execute("INSERT INTO labels VALUES (0, 'a.py:1(f)')")
+        connection.execute("INSERT INTO budget VALUES (3, -1, false, 0, 0, 0, 0, 1, 1, 0.5, 0.5)")
+        connection.execute("INSERT INTO budget VALUES (3, 0, true, 1, 1, 0.1, 0.2, 2, 2, 0.3, 0.4)")
+    with open_store(path) as store:
+        assert store.get_meta("schema_version") == str(SCHEMA_VERSION)
+        assert store.read_table("SELECT * FROM captures")["series"].tolist() == []
+        assert [series.node for series in store.load_catalog().series] == ["0-a"]
+        functions = load_budgets(store, store.load_catalog(), limit=5).functions
+        assert functions.of(3).floor == Amount(calls=1, primitive_calls=1, self_seconds=0.5, cumulative_seconds=0.5)
+        ((name, state),) = functions.of(3).shown.items()
+        assert functions.names.texts[name] == "a.py:1(f)"
+        assert state == Shown(
+            active=True,
+            base=Amount(calls=1, primitive_calls=1, self_seconds=0.1, cumulative_seconds=0.2),
+            before=Amount(calls=2, primitive_calls=2, self_seconds=0.3, cumulative_seconds=0.4),
+        )
