@@ -142,6 +142,18 @@ class Events(Protocol):
         """Wait for the next one."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How the daemon is, as reasons; "" where there is none.
+
+    Attributes:
+        hangs: why it is not alive. waits: why it is not ready.
+    """
+
+    hangs: str = ""
+    waits: str = ""
+
+
 class Engine(Protocol):
     """What the API needs to answer."""
 
@@ -183,6 +195,12 @@ class Engine(Protocol):
 
     def status(self) -> Mapping[str, object]:
         """Return the daemon's state."""
+
+    def health(self) -> Health:
+        """Say whether the daemon is alive and ready."""
+
+    def retry(self, jobs: Sequence[str], nodes: Sequence[str]) -> int:
+        """Read files again that were set aside, of these jobs and nodes or of all; returns how many."""
 
     async def metrics_page(self, wish: PageWish) -> bytes | None:
         """Return a metrics page; None while there is none yet."""

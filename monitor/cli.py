@@ -1,7 +1,7 @@
 """The command `phasewatch`: arguments to settings, errors to exit codes. Each verb's work is done elsewhere.
 
 Exit codes: 0 done; 1 a query was refused or nobody answers, or a config file has mistakes; 2 a setting or an
-argument is wrong; 3 the store cannot be used.
+argument is wrong; 3 the store cannot be used; 4 `status` or `doctor` found a problem.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from monitor.settings import SETTINGS, S3Settings, Settings
 EXIT_REFUSED = 1
 EXIT_CONFIG = 2
 EXIT_STORE = 3
+EXIT_UNWELL = 4
 GC_THRESHOLDS = (50_000, 20, 50)
 """The daemon keeps very many small tuples and makes next to no cycles: Python's defaults walk them all the time."""
 M_ARENA_MAX = -8
@@ -150,6 +151,8 @@ def check(config_file: Path) -> None:
         click.echo(str(mistake), err=True)
     if mistakes:
         sys.exit(EXIT_REFUSED)
+    for remark in load_settings(config_file, os.environ).deprecated:
+        click.echo(f"warning: {remark}", err=True)
     click.echo(f"{config_file}: no mistakes")
 
 
@@ -203,6 +206,70 @@ def trigger(path: Path | None, **words: Any) -> None:
 
     if not run_trigger(path, words.pop("socket") or find_socket(), **words):
         sys.exit(EXIT_REFUSED)
+
+
+@main.command()
+@click.option("--socket", type=click.Path(path_type=Path), help="The daemon's socket.  [default: where `run` puts it]")
+@click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def status(socket: Path | None, output: str) -> None:
+    """Say how the daemon does: what is wrong, its sources with their lag, files set aside, store, series, memory.
+
+    Ends with code 4 where something is wrong: a source cannot be read or has not been looked at yet, files are set
+    aside, the store cannot be written, or the daemon hangs; with 1 where no daemon answers.
+
+    \b
+    Examples:
+      phasewatch status
+      phasewatch status --format json
+    """
+    from monitor.status_command import run_status
+
+    if not run_status(socket or find_socket(), output):
+        sys.exit(EXIT_UNWELL)
+
+
+@main.command()
+@click.argument("path", required=False)
+@click.option("-c", "--config", "config_file", type=click.Path(path_type=Path), help="TOML file with settings.")
+@click.option("--state-dir", help="Where the store lives.")
+@click.option("--socket", help="The query socket.")
+def doctor(path: str | None, config_file: Path | None, **options: str | None) -> None:
+    """Look at settings, rights, sources, disk, limits, clocks and the daemon, and say what to do.
+
+    Takes what `run` takes, and is best run as the daemon's user. Nothing is changed. Ends with code 4 where there is a
+    problem, with 2 where the settings are wrong; warnings alone are code 0.
+
+    \b
+    Examples:
+      phasewatch doctor /opt/ml/output/profiler
+      sudo -u phasewatch /opt/phasewatch/bin/phasewatch doctor -c /etc/phasewatch/phasewatch.toml
+    """
+    from monitor.doctor import run_doctor
+
+    settings = load_settings(config_file, os.environ, overrides_of(path, options))
+    named = may_be_there(settings.daemon_socket) or options["socket"]
+    configure_logging("error", "human")  # the checks say it themselves
+    if not run_doctor(settings, settings.daemon_socket if named else find_socket()):
+        sys.exit(EXIT_UNWELL)
+
+
+@main.command()
+@click.option("--job", multiple=True, help="Only this job's files (repeatable).")
+@click.option("--node", multiple=True, help="Only this node's files (repeatable).")
+@click.option("--socket", type=click.Path(path_type=Path), help="The daemon's socket.  [default: where `run` puts it]")
+def retry(job: tuple[str, ...], node: tuple[str, ...], socket: Path | None) -> None:
+    """Read files again that were set aside.
+
+    A daemon reads them again by itself when they change; this is for files that were mended without a trace, or whose
+    reason was the daemon's own (a limit, a decoder).
+
+    \b
+    Example:
+      phasewatch retry --node 0-algo-1
+    """
+    from monitor.client import Client
+
+    click.echo(f"files read again: {Client(socket or find_socket()).retry(jobs=job, nodes=node)}")
 
 
 @main.command()

@@ -117,9 +117,16 @@ class Client:
 
     def capture(self, steps: int, **fields: object) -> dict[str, Any]:
         """Ask jobs to profile their next steps; fields are nodes, modes, profiler and job."""
+        return self._post("/v1/capture", {"steps": steps, **fields})
+
+    def retry(self, *, jobs: Iterable[str] = (), nodes: Iterable[str] = ()) -> int:
+        """Have files read again that were set aside, of these jobs and nodes or of all; returns how many."""
+        return int(self._post("/v1/retry", {"jobs": list(jobs), "nodes": list(nodes)})["retried"])
+
+    def _post(self, path: str, fields: Mapping[str, object]) -> dict[str, Any]:
         connection = UnixConnection(self._socket, self._timeout_seconds)
         try:
-            connection.request("POST", "/v1/capture", json.dumps({"steps": steps, **fields}))
+            connection.request("POST", path, json.dumps(fields))
             response = connection.getresponse()
             _, body = checked(response.status, response.headers.get("Content-Type", ""), response.read())
         except (OSError, http.client.HTTPException) as error:

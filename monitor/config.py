@@ -23,6 +23,7 @@ from monitor.s3_url import is_wild, parse_s3_url, without_password
 from monitor.settings import (
     BUCKET_DEFAULTS,
     QUEUE_DEFAULTS,
+    RENAMED,
     SETTINGS,
     SOURCE_SETTINGS,
     Setting,
@@ -63,14 +64,22 @@ class SettingsError(ConfigError):
 
 @dataclass(slots=True)
 class Reader:
-    """Collects values by "section.key" and mistakes on the way."""
+    """Collects values by "section.key" and mistakes on the way.
+
+    Attributes:
+        deprecated: what is called otherwise now, and still taken.
+        given: the settings that the present place (a table, the environment) has given so far.
+    """
 
     values: dict[str, object] = field(default_factory=dict)
     sources: list[dict[str, object]] = field(default_factory=list)
     mistakes: list[Mistake] = field(default_factory=list)
+    deprecated: list[Mistake] = field(default_factory=list)
+    given: set[str] = field(default_factory=set)
 
     def take(self, table: Mapping[str, Setting], key: str, value: object, where: str, into: dict[str, object]) -> None:
         """Check one value and keep it."""
+        key = self.present_name(table, key, where)
         setting = table.get(key)
         if setting is None:
             self.wrong(where, f"unknown setting {key!r}{suggestion(key, table)}")
@@ -79,6 +88,19 @@ class Reader:
             into[key] = setting.read(value)
         except ValueError as error:
             self.wrong(where, f"{key} = {value!r}: {error}")
+
+    def present_name(self, table: Mapping[str, Setting], key: str, where: str) -> str:
+        """Put the name of today in the place of an old one, and refuse both together in one place."""
+        prefix = "source." if table is SOURCE_SETTINGS else ""
+        for renamed in RENAMED:
+            if prefix + key == renamed.old:
+                text = f"{renamed.old} is called {renamed.new} since {renamed.since}: write that"
+                self.deprecated.append(Mistake(where=where, message=text))
+                key = renamed.new.removeprefix(prefix)
+        if key in self.given:
+            self.wrong(where, f"{prefix}{key} is given under its old name and its new one: leave the old one out")
+        self.given.add(key)
+        return key
 
     def wrong(self, where: str, message: str) -> None:
         """Note a mistake."""
@@ -102,6 +124,7 @@ def load_settings(
     if path is not None:
         read_file(reader, path)
     read_environment(reader, environ)
+    reader.given = set()
     for key, value in (overrides or {}).items():
         if key == "source.path":
             reader.sources = [{}]
@@ -146,6 +169,7 @@ def read_file(reader: Reader, path: Path) -> None:
     def where(*key: object) -> str:
         return f"{path}:{lines.get(key, lines.get(key[:-1], 1))}"
 
+    reader.given = set()
     for section, content in document.items():
         if section == "source" and isinstance(content, list):
             for place, table in enumerate(content):
@@ -153,7 +177,8 @@ def read_file(reader: Reader, path: Path) -> None:
         elif section == "source":
             reader.wrong(where(section), "each source is a table of its own: write [[source]] with two brackets")
         elif isinstance(content, dict):
-            if not any(known.startswith(f"{section}.") for known in SETTINGS):
+            known_names = (*SETTINGS, *(renamed.old for renamed in RENAMED))
+            if not any(known.startswith(f"{section}.") for known in known_names):
                 sections = {known.split(".")[0]: None for known in SETTINGS if "." in known} | {"source": None}
                 reader.wrong(where(section), f"unknown section [{section}]{suggestion(section, sections)}")
                 continue
@@ -169,8 +194,10 @@ def read_source(reader: Reader, table: object, where: Callable[[str], str]) -> N
     if not isinstance(table, dict):
         reader.wrong(where(""), "a source is a table: [[source]]")
         return
+    elsewhere, reader.given = reader.given, set()
     for key, value in table.items():
         reader.take(SOURCE_SETTINGS, key, value, where(key), values)
+    reader.given = elsewhere
     if ("path" in table) == bool(table.get("jobs")):
         reader.wrong(where("type"), "a source needs a path, or jobs in its place")
     check_place(reader, values, where("path" if "path" in table else "jobs"))
@@ -179,7 +206,8 @@ def read_source(reader: Reader, table: object, where: Callable[[str], str]) -> N
 
 def read_environment(reader: Reader, environ: Mapping[str, str]) -> None:
     """Take PHASEWATCH_… variables; one that means nothing is a mistake, since it was meant for something."""
-    names = {variable_name(key): key for key in SETTINGS}
+    reader.given = set()
+    names = {variable_name(key): key for key in (*SETTINGS, *(renamed.old for renamed in RENAMED))}
     for variable, value in sorted(environ.items()):
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable.startswith(NOT_OURS):
             continue
@@ -216,8 +244,9 @@ def build_settings(reader: Reader, environ: Mapping[str, str]) -> Settings:
     job = str(values["job"])
     sources = tuple(build_source(reader, source, job) for source in reader.sources)
     by_section: dict[str, Any] = {key.replace(".", "_"): value for key, value in values.items()}
-    paths = {"daemon_state_dir": state_dir, "daemon_socket": socket, "daemon_web_config_file": web_config_file}
-    return Settings(**by_section | paths | {"source": sources})
+    by_section |= {"daemon_state_dir": state_dir, "daemon_socket": socket, "daemon_web_config_file": web_config_file}
+    remarks = tuple(str(remark) for remark in reader.deprecated)
+    return Settings(**by_section, source=sources, deprecated=remarks)
 
 
 def build_source(reader: Reader, said: Mapping[str, object], job: str) -> SourceSettings:

@@ -31,7 +31,7 @@ from monitor.endings import META_KEY, Endings, loaded
 from monitor.errors import ConfigError, ReadError, StoreDamaged
 from monitor.index import Index
 from monitor.layout import SpanKey
-from monitor.logs import configure_logging
+from monitor.logs import configure_logging, tell_suppressed
 from monitor.queries import Queries
 from monitor.reading import FileData, LocalFile, read_file
 from monitor.rounds import Lasting, Round, build_round
@@ -41,7 +41,7 @@ from monitor.settings import Settings, SourceSettings
 from monitor.sources.base import FileRef, Source
 from monitor.sources.opening import Clients, open_clients
 from monitor.state import State, open_state
-from monitor.status import Parts, readings_of, status_of
+from monitor.status import Parts, health_of, readings_of, status_of
 from monitor.store import Store, open_store
 from monitor.watchers import Watchers
 
@@ -113,7 +113,8 @@ class Daemon:
         self._mark = index.catalog.mark()
         self._stop = anyio.Event()
         self._round_over = anyio.Event()
-        self._settings_due = False
+        self._settings_due = self._ready = False
+        self._reload_failures = 0
         self._jobs: Jobs | None = None
         self._watched: tuple[SourceSettings, ...] = ()
         self.queries = Queries(
@@ -122,7 +123,9 @@ class Daemon:
             watchers=self.watchers,
             refresh=self.refresh,
             read=self.read_profile,
-            status=lambda: status_of(self.parts(), time.monotonic()),
+            status=lambda: status_of(self.parts(), time.monotonic(), time.time()),
+            health=lambda: health_of(self.parts()),
+            retry=lambda jobs, nodes: self.parts().ingest.retry(frozenset(jobs), frozenset(nodes)),
             page=self.metrics_page,
             jobs=self.metrics_jobs,
         )
@@ -142,6 +145,12 @@ class Daemon:
             ingest=self.round.ingest,
             first_polls=self.round.first_poll_done,
             started=self.started,
+            budgets=self.budgets.functions,
+            upkeep=self.round.upkeep,
+            ready_before=self._ready,
+            job_failures=0 if self._jobs is None else self._jobs.failures,
+            reload_failures=self._reload_failures,
+            notify_failures=self.service.failures,
             shipper=self.round.shipper,
         )
 
@@ -284,6 +293,7 @@ class Daemon:
     async def _run_source(self, group: TaskGroup, current: Round, number: int, source: Source) -> None:
         await group.start(source.run, partial(current.ingest.accept, number))
         current.first_poll_done[number] = True
+        self._ready = self._ready or all(current.first_poll_done)
 
     def _build_round(self, pool: DecodePool, clients: Clients) -> Round:
         return build_round(
@@ -340,9 +350,11 @@ class Daemon:
             settings = reload_settings()
             await clients.prepare(settings)
         except ConfigError as error:
+            self._reload_failures += 1
             logger.error("the settings stay as they were: %s", error)
             return
         if not settings.source:
+            self._reload_failures += 1
             logger.error("the settings stay as they were: there is no [[source]] in them, so nothing would be watched")
             return
         kept = {name: getattr(self.settings, name) for name in RESTART_ONLY}
@@ -354,6 +366,7 @@ class Daemon:
         self.settings = replace(settings, **kept)
         await self._find_jobs(clients)
         configure_logging(settings.log_level, settings.log_format)  # type: ignore[arg-type]
+        tell_deprecated(settings)
         logger.info("settings reloaded")
 
     async def _follow_signals(self) -> None:
@@ -377,10 +390,11 @@ class Daemon:
             await anyio.sleep(REBUILT_LOOK_SECONDS)
 
     async def _report_progress(self, current: Round) -> None:
-        """Log one line an interval while there is progress."""
+        """Log one line an interval while there is progress, and what was left out of the log."""
         before = current.ingest.statistics()
         while True:
             await anyio.sleep(current.settings.log_interval_seconds)
+            tell_suppressed()
             now = current.ingest.statistics()
             if now.stored != before.stored or now.failures != before.failures:
                 logger.info(
@@ -421,6 +435,7 @@ async def run_daemon(
         ConfigError: a setting cannot be used; StoreError: the store cannot.
     """
     given = surroundings or Surroundings()
+    tell_deprecated(settings)
     with open_state(settings.daemon_state_dir, settings.daemon_socket) as state:
         again = True
         while again:
@@ -465,6 +480,12 @@ def first_of(group: BaseExceptionGroup[StoreDamaged]) -> StoreDamaged:
     """Return one of the errors in a group."""
     error = group.exceptions[0]
     return first_of(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+def tell_deprecated(settings: Settings) -> None:
+    """Warn of settings that are called otherwise now."""
+    for remark in settings.deprecated:
+        logger.warning("%s", remark)
 
 
 async def cancel_after(event: anyio.Event, scope: anyio.CancelScope) -> None:

@@ -85,6 +85,7 @@ class DecodeStatistics:
     crashes: int
     timeouts: int
     restarts: int
+    start_failures: int
     busy_seconds: float
 
 
@@ -97,6 +98,7 @@ class Counters:
     crashes: int = 0
     timeouts: int = 0
     restarts: int = 0
+    start_failures: int = 0
     busy_seconds: float = 0.0
 
 
@@ -163,6 +165,7 @@ class DecodePool:
             crashes=counters.crashes,
             timeouts=counters.timeouts,
             restarts=counters.restarts,
+            start_failures=counters.start_failures,
             busy_seconds=counters.busy_seconds,
         )
 
@@ -236,6 +239,7 @@ class DecodePool:
             try:
                 return await start_worker(self.memory_bytes)
             except OSError as error:
+                self._counters.start_failures += 1
                 log_once(
                     logger, f"start:{error}", "cannot start a decoder: %s; trying again", error, level=logging.ERROR
                 )

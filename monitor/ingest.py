@@ -82,7 +82,7 @@ class IngestStatistics:
         failures: attempts that failed, by kind; set_aside: files given up now, by kind.
         waiting, retrying: files that wait for their first attempt, or for the next one.
         lag_seconds: the age, at storing, of the last stored span, by the clock of its writer.
-        store_failures: transactions that failed and were tried again.
+        store_failures: transactions that failed and were tried again. store_error: why the present one fails, or "".
     """
 
     stored: int
@@ -95,6 +95,16 @@ class IngestStatistics:
     retrying: int
     lag_seconds: float
     store_failures: int
+    store_error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFiles:
+    """The files of one source: found and on their way, tried again, and given up."""
+
+    waiting: int
+    retrying: int
+    set_aside: int
 
 
 class Keeper(Protocol):
@@ -110,6 +120,7 @@ class Ingest:
     Attributes:
         turns: how often the storing task came round, at least once a second but for a batch or a chore that takes
             longer, also while the store cannot be written; it stands still when that task does.
+        turned: when it last did, by the loop's clock.
 
     Args:
         sources: where files come from; `Place.source` is a position in it.
@@ -166,8 +177,10 @@ class Ingest:
         self._failures: Counter[str] = Counter()
         self._stored = self._empty = self._bytes = self._batches = self._store_failures = 0
         self._lag_seconds = 0.0
+        self._store_error = ""
         self.sidecars = sidecars
         self.turns = 0
+        self.turned = anyio.current_time()
 
     # -- coming in -------------------------------------------------------------------------------------------------
 
@@ -192,6 +205,23 @@ class Ingest:
             await source.poll()
         await self._look_again([*self._book.waiting(), *self._book.set_aside()])
         await self._backlog.drained()
+
+    def retry(self, jobs: Set[str], nodes: Set[str]) -> int:
+        """Read files again that were set aside, of these jobs and nodes or of all, though they look as they did.
+
+        Returns:
+            How many.
+        """
+        again = [
+            trouble.ref
+            for trouble in self._book.set_aside()
+            if trouble.ref not in self._in_hand
+            and (not jobs or trouble.ref.place.series.job in jobs)
+            and (not nodes or trouble.ref.place.series.node in nodes)
+        ]
+        self._in_hand.update(again)
+        self._backlog.put_nowait(again)
+        return len(again)
 
     async def settled(self) -> None:
         """Wait until all that was accepted before this call is stored, or known not to be ready."""
@@ -231,7 +261,17 @@ class Ingest:
             retrying=self._book.count_waiting(),
             lag_seconds=self._lag_seconds,
             store_failures=self._store_failures,
+            store_error=self._store_error,
         )
+
+    def files_by_source(self) -> list[SourceFiles]:
+        """Count the files of each source."""
+        waiting = Counter(item.place.source for item in self._in_hand if item not in self._book)
+        retrying, aside = (Counter(trouble.ref.place.source for trouble in troubles) for troubles in self.troubles())
+        return [
+            SourceFiles(waiting=waiting[number], retrying=retrying[number], set_aside=aside[number])
+            for number in range(len(self._sources))
+        ]
 
     # -- the tasks -------------------------------------------------------------------------------------------------
 
@@ -244,7 +284,7 @@ class Ingest:
             group.start_soon(self._retry_failed)
             task_status.started()
             while True:
-                self.turns += 1
+                self._come_round()
                 taken = None
                 with anyio.move_on_after(UPKEEP_SECONDS):
                     taken = await receive.receive()
@@ -327,23 +367,24 @@ class Ingest:
             log_once(logger, f"sidecar:{error}", "%s; sidecar files are not kept", error, level=logging.ERROR)
 
     async def _commit(self, spans: SpanRows, profiles: ProfileRows) -> None:
-        pause, failed = 0.5, ""
+        pause = 0.5
         while True:
             try:
                 with anyio.CancelScope(shield=True):  # a batch that is in hand at the stop is finished, once
                     self._mark = await anyio.to_thread.run_sync(
                         self._store.commit, spans, profiles, self._index.catalog, self._mark
                     )
-                if failed:
+                if self._store_error:
                     logger.info("the store can be written again; nothing was lost")
+                self._store_error = ""
                 return
             except StoreDamaged:
                 raise
             except StoreError as error:
                 self._store_failures += 1
-                if str(error) != failed:
+                if str(error) != self._store_error:
                     logger.error("%s; what is found waits, and it is tried again", error)
-                failed = str(error)
+                self._store_error = str(error)
                 await self._pause(pause)
                 pause = min(pause * 2, LONGEST_STORE_PAUSE_SECONDS)
 
@@ -351,8 +392,12 @@ class Ingest:
         """Wait before the store is tried again, coming round as often as without it."""
         until = anyio.current_time() + seconds
         while (left := until - anyio.current_time()) > 0:
-            self.turns += 1
+            self._come_round()
             await anyio.sleep(min(left, UPKEEP_SECONDS))
+
+    def _come_round(self) -> None:
+        self.turns += 1
+        self.turned = anyio.current_time()
 
     def _new_places(self, taken: Taken) -> list[int]:
         """Return which files of a batch hold a span that is not stored yet, each span once."""

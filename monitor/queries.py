@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import anyio
 import anyio.lowlevel
 
-from monitor.answers import FrameTable, JobRow, NodeRow, PageWish, PhaseFrames, PhaseStats, Scope, SpanRow
+from monitor.answers import FrameTable, Health, JobRow, NodeRow, PageWish, PhaseFrames, PhaseStats, Scope, SpanRow
 from monitor.catalog import SeriesKey
 from monitor.finding import Finder, in_order
 from monitor.index import Index
@@ -26,7 +26,8 @@ class Queries:
     Args:
         refresh: polls the sources and waits until what they found is stored.
         read: reads the data file of a span from its source; raises ReadError or SourceUnavailable.
-        status: the daemon's state, ready for JSON.
+        status: the daemon's state, ready for JSON. health: whether it is alive and ready.
+        retry: reads files again that were set aside, of some jobs and nodes; returns how many.
         page: gives a metrics page; None while there is none yet.
         jobs: tells of each job whether its series have not ended.
     """
@@ -40,6 +41,8 @@ class Queries:
         refresh: Callable[[], Awaitable[None]],
         read: Callable[[SpanRow], Awaitable[bytes]],
         status: Callable[[], Mapping[str, object]],
+        health: Callable[[], Health],
+        retry: Callable[[Sequence[str], Sequence[str]], int],
         page: Callable[[PageWish], Awaitable[bytes | None]],
         jobs: Callable[[], Mapping[str, bool]],
     ) -> None:
@@ -49,6 +52,8 @@ class Queries:
         self._refresh = refresh
         self._read = read
         self._status = status
+        self._health = health
+        self._retry = retry
         self._page = page
         self._jobs = jobs
 
@@ -129,6 +134,14 @@ class Queries:
     def status(self) -> Mapping[str, object]:
         """Return the daemon's state, ready for JSON."""
         return self._status()
+
+    def health(self) -> Health:
+        """Say whether the daemon is alive and ready."""
+        return self._health()
+
+    def retry(self, jobs: Sequence[str], nodes: Sequence[str]) -> int:
+        """Read files again that were set aside, of these jobs and nodes or of all; returns how many."""
+        return self._retry(jobs, nodes)
 
     async def metrics_page(self, wish: PageWish) -> bytes | None:
         """Return a metrics page of what was last rendered; None while there is none yet."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 CAPTURES = "CREATE TABLE captures (series INTEGER, facts VARCHAR)"
 """What the newest sidecar file of a node says: a JSON object."""
+
+VERSIONS = "CREATE TABLE versions (schema_version INTEGER, phasewatch VARCHAR, since_seconds DOUBLE)"
+"""Which phasewatch made the store have a schema, and when; older ones name it when they refuse the store."""
 
 BUDGET = """CREATE TABLE {table} (
     grp INTEGER, name VARCHAR, active BOOLEAN, base_calls BIGINT, base_primitive_calls BIGINT,
@@ -40,6 +43,7 @@ TABLES = [
     BUDGET.format(table="budget"),
     BUDGET.format(table="package_budget"),
     CAPTURES,
+    VERSIONS,
 ]
 
 NAMED_BUDGET = [
@@ -52,5 +56,6 @@ NAMED_BUDGET = [
     BUDGET.format(table="package_budget"),
 ]
 
-MIGRATIONS: dict[int, list[str]] = {1: [CAPTURES], 2: NAMED_BUDGET}
-"""Version n -> the statements that lead from n to n + 1."""
+MIGRATIONS: dict[int, list[str]] = {1: [CAPTURES], 2: NAMED_BUDGET, 3: [VERSIONS]}
+"""Version n -> the statements that lead from n to n + 1. Before one is added, `python -m tests.store_samples` keeps a
+store of version n for the tests."""

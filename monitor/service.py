@@ -15,7 +15,7 @@ import anyio
 
 from monitor.logs import log_once
 from monitor.notify import Notifier, extend, reloading, status
-from monitor.status import Parts
+from monitor.status import Parts, describe
 
 logger = logging.getLogger("phasewatch.service")
 
@@ -25,7 +25,6 @@ LOOKS_A_WATCHDOG = 4
 SHORTEST_WATCHDOG_SECONDS = 3.0
 """An idle storing task comes round once a second."""
 MORE_TIME_SECONDS = 120.0
-MOST_SOURCES_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +45,13 @@ class Service:
 
     Args:
         notifier: may have nobody to tell, as outside a service.
+
+    Attributes:
+        failures: how often it could not be told.
     """
 
     notifier: Notifier
+    failures: int = 0
     _ready: bool = False
     _was_ready: bool = False
     _text: str = ""
@@ -106,6 +109,7 @@ class Service:
         if self.notifier.send(*states):
             self._ready, self._text, self._pulse = ready, text, pulse
         else:
+            self.failures += 1
             log_once(
                 logger,
                 "notify",
@@ -125,23 +129,3 @@ class Service:
                 SHORTEST_WATCHDOG_SECONDS,
                 level=logging.WARNING,
             )
-
-
-def describe(parts: Parts) -> str:
-    """Say in one line what the daemon does."""
-    numbers = parts.ingest.statistics()
-    names = [source.name for source in parts.sources]
-    more = f" and {len(names) - MOST_SOURCES_NAMED} more" if len(names) > MOST_SOURCES_NAMED else ""
-    doing = "watching" if all(parts.first_polls) else "looking for the first time at"
-    named = ", ".join(names[:MOST_SOURCES_NAMED]) or "for jobs to appear"
-    if parts.state.rebuilding:
-        doing = "rebuilding the store from"
-    text = f"{doing} {named}{more}: {numbers.stored} profiles stored since the start"
-    away = sum(not source.statistics().available for source in parts.sources)
-    counts = (
-        (numbers.waiting, "waiting"),
-        (numbers.retrying, "tried again"),
-        (sum(numbers.set_aside.values()), "set aside"),
-        (away, "sources unavailable" if away > 1 else "source unavailable"),
-    )
-    return ", ".join([text, *(f"{count} {what}" for count, what in counts if count)])

@@ -433,6 +433,22 @@ SOURCE_SETTINGS = table(
     setting("requester_pays", False, "", switch, "Agree to pay for the requests to another's bucket."),
 )
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renamed:
+    """A setting that is called otherwise since a version; the old name still works, with a warning.
+
+    Attributes:
+        old, new: "section.name"; a source's are "source.name".
+    """
+
+    old: str
+    new: str
+    since: str
+
+
+RENAMED: tuple[Renamed, ...] = ()
+
 BUCKET_DEFAULTS: dict[str, object] = {"poll_interval_seconds": 10.0, "full_scan_seconds": 3600.0}
 """Where a look costs money, other defaults hold."""
 QUEUE_DEFAULTS: dict[str, object] = {"poll_interval_seconds": 60.0}
@@ -536,6 +552,8 @@ class Settings:
     ship_profile: str
     ship_endpoint: str
     ship_path_style: bool
+    deprecated: tuple[str, ...] = ()
+    """What should be written otherwise, with its place."""
 
     @property
     def ship_s3(self) -> S3Settings:

@@ -50,12 +50,16 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShipStatistics:
-    """Files uploaded, passed over because the bucket held them, and deleted here; bytes uploaded."""
+    """Files uploaded, passed over because the bucket held them, and deleted here; bytes uploaded; rounds that failed;
+    files that had changed, or that could not be, when they were to be read or deleted."""
 
     uploaded: int
     held: int
     deleted: int
     bytes: int
+    failures: int = 0
+    read_failures: int = 0
+    delete_failures: int = 0
 
 
 class Shipper:
@@ -93,6 +97,7 @@ class Shipper:
         self._to_delete: dict[str, Found] = {}
         self._not_before = float("-inf")
         self._uploaded = self._passed = self._deleted = self._bytes = 0
+        self._failures = self._read_failures = self._delete_failures = 0
 
     async def run(self, *, interval_seconds: float = 1.0) -> None:
         """Upload what is finished until cancelled. A store that cannot be reached is tried again."""
@@ -100,6 +105,7 @@ class Shipper:
             try:
                 await self.ship()
             except* RequestFailed as group:
+                self._failures += 1
                 log_once(logger, f"ship:{group}", "%s; trying again", group.exceptions[0], level=logging.WARNING)
             await anyio.sleep(interval_seconds)
 
@@ -138,7 +144,15 @@ class Shipper:
 
     def statistics(self) -> ShipStatistics:
         """Say what happened."""
-        return ShipStatistics(uploaded=self._uploaded, held=self._passed, deleted=self._deleted, bytes=self._bytes)
+        return ShipStatistics(
+            uploaded=self._uploaded,
+            held=self._passed,
+            deleted=self._deleted,
+            bytes=self._bytes,
+            failures=self._failures,
+            read_failures=self._read_failures,
+            delete_failures=self._delete_failures,
+        )
 
     async def _list(self) -> dict[str, str]:
         """Return the ETags of all that the bucket holds below the prefix."""
@@ -174,6 +188,7 @@ class Shipper:
         """Bring one file into the bucket; False where it changed meanwhile."""
         data = await anyio.to_thread.run_sync(read_unchanged, file, self._real_root)
         if data is None:
+            self._read_failures += 1
             return False
         digest = hashlib.md5(data, usedforsecurity=False).hexdigest()
         if self._held is not None and self._held.get(file.key) == digest:
@@ -196,6 +211,8 @@ class Shipper:
             if await anyio.to_thread.run_sync(delete_unchanged, file, self._real_root):
                 self._deleted += 1
                 del self._done[file.path]
+            else:
+                self._delete_failures += 1
 
     async def _wait_for_bandwidth(self, size: int) -> None:
         if self._bytes_a_second is not None:

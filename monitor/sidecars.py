@@ -47,11 +47,15 @@ class Sidecars:
     Args:
         store: keeps them.
         monotonic: seconds that only rise; tests give their own.
+
+    Attributes:
+        refused: files that are there and cannot be used.
     """
 
     def __init__(self, store: Store, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._monotonic = monotonic
+        self.refused = 0
         self._asked: dict[int, float] = {}
         table = store.read_table("SELECT series, facts FROM captures")
         rows = zip(table["series"].tolist(), table["facts"].tolist(), strict=True)
@@ -80,6 +84,7 @@ class Sidecars:
     def _fresh(self, readables: Mapping[int, Readable]) -> dict[int, Facts]:
         """Read and store what differs from what is known. Blocks."""
         found = {series: facts_in(readable) for series, readable in readables.items()}
+        self.refused += sum(facts == {} for facts in found.values())
         fresh = {series: facts for series, facts in found.items() if facts and facts != self._facts.get(series)}
         if fresh:
             columns = {
@@ -92,17 +97,19 @@ class Sidecars:
 
 
 def facts_in(readable: Readable) -> Facts | None:
-    """Read one file and check each fact; None where there is none that can be used."""
+    """Read one file and check each fact; None where there is no file, nothing in it where it cannot be used."""
     try:
         if isinstance(readable, LocalFile):
             readable = read_file(readable, LARGEST_SIDECAR_BYTES)
         if not isinstance(readable, FileData):
             return None
         document: Any = json.loads(readable.data)
-    except (ReadError, ValueError, RecursionError):
-        return None
+    except ReadError as error:
+        return None if error.kind == "missing" else {}
+    except (ValueError, RecursionError):
+        return {}
     if not isinstance(document, dict):
-        return None
+        return {}
     facts: Facts = {
         name: document[name] for name, kind in FACTS.items() if name in document and fits(document[name], kind)
     }

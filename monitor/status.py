@@ -7,22 +7,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+import anyio
+
 import monitor
+from monitor.answers import Health
 from monitor.api.connections import DROP_REASONS
 from monitor.api.server import Server
+from monitor.budgets import Budgets
+from monitor.condition import budget_shown, memory_shown, problems, sources_shown
 from monitor.decoding import DecodePool
 from monitor.index import Index
 from monitor.ingest import Ingest, Item
+from monitor.logs import LEVELS, log_counts
 from monitor.metrics import Reading
 from monitor.retry import Trouble
 from monitor.sources.base import Source, SourceStatistics
 from monitor.state import State
 from monitor.store import Store
+from monitor.upkeep import Upkeep
 from monitor.watchers import Watchers
 
 if TYPE_CHECKING:
     from monitor.shipping import Shipper  # brings the client of S3, which takes half a second
 
+MOST_SOURCES_NAMED = 3
+STALLED_SECONDS = 120.0
+"""As long as WatchdogSec= in the units."""
 MOST_TROUBLES_SHOWN = 100
 FAILURE_KINDS = ("incomplete", "corrupt", "missing", "unreadable", "too_large", "refused", "crashed")
 
@@ -34,6 +44,9 @@ class Parts:
     Attributes:
         first_polls: which sources have finished their first poll.
         started: when the daemon started, by the clock that never goes back.
+        ready_before: it was ready before the settings were read again; it is so at once then, as for a service manager.
+        job_failures, reload_failures, notify_failures: looks for jobs, reloads and messages to the service manager that
+            failed.
     """
 
     index: Index
@@ -46,6 +59,12 @@ class Parts:
     ingest: Ingest
     first_polls: Sequence[bool]
     started: float
+    budgets: Budgets
+    upkeep: Upkeep
+    ready_before: bool
+    job_failures: int
+    reload_failures: int
+    notify_failures: int
     shipper: Shipper | None = None
 
 
@@ -54,21 +73,54 @@ def catching_up(parts: Parts) -> bool:
     return not all(parts.first_polls) or parts.ingest.statistics().waiting > 1_000
 
 
-def status_of(parts: Parts, now: float) -> Mapping[str, object]:
-    """Return the state, ready for JSON; `now` is by the clock of `Parts.started`."""
+def describe(parts: Parts) -> str:
+    """Say in one line what the daemon does."""
+    numbers = parts.ingest.statistics()
+    names = [source.name for source in parts.sources]
+    more = f" and {len(names) - MOST_SOURCES_NAMED} more" if len(names) > MOST_SOURCES_NAMED else ""
+    doing = "watching" if all(parts.first_polls) else "looking for the first time at"
+    named = ", ".join(names[:MOST_SOURCES_NAMED]) or "for jobs to appear"
+    if parts.state.rebuilding:
+        doing = "rebuilding the store from"
+    text = f"{doing} {named}{more}: {numbers.stored} profiles stored since the start"
+    away = sum(not source.statistics().available for source in parts.sources)
+    counts = (
+        (numbers.waiting, "waiting"),
+        (numbers.retrying, "tried again"),
+        (sum(numbers.set_aside.values()), "set aside"),
+        (away, "sources unavailable" if away > 1 else "source unavailable"),
+    )
+    return ", ".join([text, *(f"{count} {what}" for count, what in counts if count)])
+
+
+def health_of(parts: Parts) -> Health:
+    """Say whether the daemon is alive and ready."""
+    idle = anyio.current_time() - parts.ingest.turned
+    hangs = f"the task that stores profiles has not come round for {idle:.0f} s" if idle > STALLED_SECONDS else ""
+    sources = [source.name for source, polled in zip(parts.sources, parts.first_polls, strict=True) if not polled]
+    waits = f"not looked at completely yet: {', '.join(sources)}" if sources and not parts.ready_before else ""
+    return Health(hangs=hangs, waits=hangs or waits)
+
+
+def status_of(parts: Parts, now: float, wall: float) -> Mapping[str, object]:
+    """Return the state, ready for JSON.
+
+    Args:
+        now: by the clock of `Parts.started`. wall: seconds since the epoch, by the clock that may jump.
+    """
     waiting, aside = parts.ingest.troubles()
     server = parts.server.statistics()
     return {
         "version": monitor.__version__,
         "pid": os.getpid(),
         "uptime_seconds": round(now - parts.started, 3),
+        "doing": describe(parts),
+        "problems": list(problems(parts.sources, parts.ingest, health_of(parts))),
         "catching_up": catching_up(parts),
         "profiles": sum(group.spans for group in parts.index.groups),
         "profiles_with_rows": len(parts.index.spans),
         "functions": len(parts.index.catalog.functions),
-        "sources": [
-            {"path": source.name, "job": source.job, **asdict(source.statistics())} for source in parts.sources
-        ],
+        "sources": sources_shown(parts.sources, parts.ingest, parts.index, wall),
         "ingest": asdict(parts.ingest.statistics()),
         "decode": asdict(parts.pool.statistics()),
         "store": {
@@ -77,6 +129,8 @@ def status_of(parts: Parts, now: float) -> Mapping[str, object]:
             "damaged_stores": parts.state.damaged_stores,
             "lost_profiles": parts.state.lost,
         },
+        "budget": budget_shown(parts.budgets, parts.index),
+        "memory": memory_shown(),
         "queries": {
             "running": server.running,
             "requests": sum(server.requests.values()),
@@ -130,6 +184,8 @@ def readings_of(parts: Parts) -> Iterator[Reading]:
     yield counter("phasewatch_decode_crashes", "Decoder processes that died.", decode.crashes)
     yield counter("phasewatch_decode_timeouts", "Files that took longer than the deadline.", decode.timeouts)
     yield counter("phasewatch_decode_restarts", "Decoder processes that were replaced.", decode.restarts)
+    failed = decode.start_failures
+    yield counter("phasewatch_decode_start_failures", "Decoder processes that could not be started.", failed)
     yield counter("phasewatch_decode_busy_seconds", "Time in which decoders were at work.", decode.busy_seconds)
     store = parts.store.statistics()
     yield counter("phasewatch_store_commits", "Transactions.", store.commits)
@@ -142,6 +198,8 @@ def readings_of(parts: Parts) -> Iterator[Reading]:
     yield gauge("phasewatch_store_damaged_stores", "Damaged stores that were set aside.", parts.state.damaged_stores)
     yield counter("phasewatch_store_lost_profiles", "Profiles lost with a store and their files.", parts.state.lost)
     yield from query_readings(parts)
+    yield from failure_readings(parts)
+    yield from log_readings()
 
 
 def ingest_readings(parts: Parts) -> Iterator[Reading]:
@@ -173,6 +231,7 @@ def source_readings(source: Source) -> Iterator[Reading]:
     """Return what one source did."""
     numbers, label = source.statistics(), source.name
     yield counter("phasewatch_source_polls", "Polls.", numbers.polls, source=label)
+    yield counter("phasewatch_source_failed_polls", "Polls that missed something.", numbers.failed_polls, source=label)
     yield gauge("phasewatch_source_poll_seconds", "Length of the last poll.", numbers.last_poll_seconds, source=label)
     yield gauge("phasewatch_source_available", "1 where the source could be read.", numbers.available, source=label)
     yield gauge("phasewatch_source_folders", "Folders above the spans.", numbers.folders, source=label)
@@ -181,6 +240,9 @@ def source_readings(source: Source) -> Iterator[Reading]:
     yield counter("phasewatch_source_refused_links", "Links that lead outside.", numbers.refused_links, source=label)
     yield counter("phasewatch_source_unreadable_folders", "Failed listings.", numbers.unreadable_folders, source=label)
     yield counter("phasewatch_source_events", "File-system events.", numbers.events, source=label)
+    failed, aside = numbers.event_failures, numbers.messages_set_aside
+    yield counter("phasewatch_source_event_failures", "Failed tries to get events.", failed, source=label)
+    yield counter("phasewatch_source_messages_set_aside", "Queue messages set aside.", aside, source=label)
     yield gauge("phasewatch_source_events_active", "1 where events come in.", numbers.events_active, source=label)
     yield counter("phasewatch_source_listings", "Folders listed.", numbers.listings, source=label)
     yield counter("phasewatch_source_listing_seconds", "Time spent listing.", numbers.listing_seconds, source=label)
@@ -217,6 +279,11 @@ def query_readings(parts: Parts) -> Iterator[Reading]:
     yield gauge("phasewatch_query_running", "Queries under way.", server.running)
     for reason, count in server.refused.items():
         yield counter("phasewatch_query_refused_requests", "Requests not let in, or none at all.", count, reason=reason)
+    yield counter(
+        "phasewatch_query_access_failures",
+        "Changes of the web configuration that could not be used.",
+        server.access_failures,
+    )
     for listener, count in server.connections.items():
         yield gauge("phasewatch_query_connections", "Connections open now.", count, listener=listener)
         for reason in DROP_REASONS:
@@ -231,6 +298,31 @@ def query_readings(parts: Parts) -> Iterator[Reading]:
     watchers = parts.watchers.statistics()
     yield gauge("phasewatch_query_watchers", "Readers of /v1/watch.", watchers.readers)
     yield counter("phasewatch_query_dropped_events", "Events that slow readers lost.", watchers.dropped)
+
+
+def failure_readings(parts: Parts) -> Iterator[Reading]:
+    """Return what failed and was done again, passed over or left as it was."""
+    yield counter("phasewatch_store_upkeep_failures", "Chores that the store refused.", parts.upkeep.failures)
+    yield counter("phasewatch_source_job_failures", "Looks for the jobs of patterns that failed.", parts.job_failures)
+    yield counter("phasewatch_reload_failures", "Settings that were wrong at a reload.", parts.reload_failures)
+    yield counter("phasewatch_notify_failures", "Messages that the service manager did not get.", parts.notify_failures)
+    refused = 0 if parts.ingest.sidecars is None else parts.ingest.sidecars.refused
+    yield counter("phasewatch_ingest_sidecar_failures", "Sidecar files that cannot be used.", refused)
+    if parts.shipper is not None:
+        ship = parts.shipper.statistics()
+        yield counter("phasewatch_ship_failures", "Rounds in which the bucket refused something.", ship.failures)
+        text = "Files that had changed, or could not be read, when they were to be uploaded."
+        yield counter("phasewatch_ship_read_failures", text, ship.read_failures)
+        text = "Files that had changed, or may not be deleted, when they were to be."
+        yield counter("phasewatch_ship_delete_failures", text, ship.delete_failures)
+
+
+def log_readings() -> Iterator[Reading]:
+    """Return what was logged."""
+    counts = log_counts()
+    for level in LEVELS:
+        yield counter("phasewatch_log_lines", "Lines to be logged.", counts.lines[level], level=level)
+    yield counter("phasewatch_log_suppressed_lines", "Lines left out, one of very many alike.", counts.suppressed)
 
 
 def counter(name: str, text: str, value: float, **labels: str) -> Reading:

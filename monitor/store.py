@@ -7,7 +7,7 @@ of its own and sees the last commit. Names are numbered by the catalogue, so row
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +20,9 @@ import numpy as np
 
 from monitor.catalog import Catalog, CatalogMark, SeriesKey
 from monitor.errors import StoreDamaged, StoreError
+from monitor.migration import prepare_schema
 from monitor.profiles.columns import Floats, Ids
 from monitor.rows import ProfileRows, SpanRows
-from monitor.schema import MIGRATIONS, SCHEMA_VERSION, TABLES
 from monitor.selection import SpanColumns
 from monitor.store_columns import (
     MEASURES,
@@ -338,41 +338,11 @@ def connect(path: Path | None, memory_bytes: int, threads: int) -> duckdb.DuckDB
         # Folding the log into the file less often costs a restart a fraction of a second and saves a third of writing.
         connection.execute(f"SET wal_autocheckpoint = '{LOG_BYTES}B'")
         with translated("prepare"):
-            prepare_schema(connection, where=str(path or "memory"))
+            prepare_schema(connection, path=path)
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def prepare_schema(
-    connection: duckdb.DuckDBPyConnection,
-    *,
-    where: str,
-    version: int = SCHEMA_VERSION,
-    migrations: Mapping[int, Sequence[str]] = MIGRATIONS,
-) -> None:
-    """Create the tables in an empty store, or bring an older one up to `version`, in one transaction."""
-    connection.execute("CREATE TABLE IF NOT EXISTS meta (key VARCHAR PRIMARY KEY, value VARCHAR)")
-    found = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
-    current = None if found is None else int(found[0])
-    if current == version:
-        return
-    if current is not None and current > version:
-        raise StoreError(
-            f"the store {where} has schema version {current}, this phasewatch knows up to {version}: "
-            "install the newer phasewatch again, or choose another --state-dir"
-        )
-    connection.begin()
-    try:
-        statements = TABLES if current is None else [s for v in range(current, version) for s in migrations[v]]
-        for statement in statements:
-            connection.execute(statement)
-        connection.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", [str(version)])
-        connection.commit()
-    except BaseException:
-        connection.rollback()
-        raise
 
 
 DAMAGE_SIGNS = (

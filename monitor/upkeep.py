@@ -46,6 +46,9 @@ class Upkeep:
         bookmarks: cursors of sources, which are written with the rest. endings: the same of when jobs wrote last.
         wall_clock: seconds since the epoch; a span's age is counted from its end.
         choose_every_seconds: how often the choice of metric series may change.
+
+    Attributes:
+        failures: how often the store could not be written.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Upkeep:
         bookmarks: Bookmarks | None = None,
         endings: Endings | None = None,
     ) -> None:
+        self.failures = 0
         self._bookmarks = bookmarks
         self._endings = endings
         self._arrivals = "" if endings is None else endings.dumped()
@@ -101,6 +105,7 @@ class Upkeep:
         except StoreDamaged:
             raise
         except StoreError as error:
+            self.failures += 1
             log_once(logger, f"upkeep:{error}", "%s; tried again later", error, level=logging.ERROR)
 
     async def checkpoint(self) -> None:
@@ -113,6 +118,7 @@ class Upkeep:
             await self.checkpoint()
             await self._keep_arrivals()
         except StoreError as error:
+            self.failures += 1
             logger.warning("the totals were not saved, the next start adds them up anew: %s", error)
 
     def _look_after(self) -> None:

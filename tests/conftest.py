@@ -58,7 +58,9 @@ def logging_as_it_was() -> Iterator[None]:
     """Take back what a daemon in a test's own process did to the project's logger."""
     logger = logging.getLogger("phasewatch")
     handlers, level, propagate = list(logger.handlers), logger.level, logger.propagate
+    last_resort = logging.lastResort
     yield
+    logging.lastResort = last_resort
     logger.handlers[:] = handlers
     logger.setLevel(level)
     logger.propagate = propagate

@@ -7,9 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from monitor.cli import main
 from monitor.config import SettingsError, check_config, default_state_dir, line_index, load_settings
-from monitor.settings import SETTINGS, SOURCE_SETTINGS, S3Settings, Settings
+from monitor.settings import RENAMED, SETTINGS, SOURCE_SETTINGS, Renamed, S3Settings, Settings
+from tests.integration.daemons import daemon_inside
 
 ANNOTATED = Path(__file__).parents[1] / "config" / "phasewatch.toml"
 HOME = {"HOME": "/home/ada"}
@@ -46,7 +49,7 @@ def test_settings_cannot_be_changed() -> None:
 
 
 def test_the_record_has_a_field_for_every_setting() -> None:
-    derived = {key.replace(".", "_") for key in SETTINGS} | {"source"}
+    derived = {key.replace(".", "_") for key in SETTINGS} | {"source", "deprecated"}
     assert set(Settings.__dataclass_fields__) == derived
 
 
@@ -354,3 +357,92 @@ def test_a_list_with_a_mistake_names_the_entry(tmp_path: Path, line: str, said: 
     assert at == 2
     assert message.startswith(f"metrics.{line.split()[0]} = ")
     assert said in message
+
+
+# -- settings that are called otherwise now ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def renamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three settings that had other names: one of its own section, one of a section that is gone, one of a source."""
+    table = (
+        Renamed(old="ingest.processes", new="ingest.workers", since="0.2.0"),
+        Renamed(old="database.memory", new="store.memory_bytes", since="0.3.0"),
+        Renamed(old="source.inotify", new="source.events", since="0.3.0"),
+    )
+    monkeypatch.setattr("monitor.config.RENAMED", table)
+
+
+@pytest.mark.usefixtures("renamed")
+def test_an_old_name_works_with_a_warning_that_tells_the_new_one(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        '[ingest]\nprocesses = 3\n[database]\nmemory = "128MiB"\n[[source]]\npath = "/a"\ninotify = false\n',
+    )
+    settings = load_settings(path, HOME | {"PHASEWATCH_INGEST_PROCESSES": "5"})
+    assert (settings.ingest_workers, settings.store_memory_bytes) == (5, 128 * 2**20)
+    assert settings.source[0].events is False
+    assert settings.deprecated == (
+        f"{path}:2: ingest.processes is called ingest.workers since 0.2.0: write that",
+        f"{path}:4: database.memory is called store.memory_bytes since 0.3.0: write that",
+        f"{path}:7: source.inotify is called source.events since 0.3.0: write that",
+        "PHASEWATCH_INGEST_PROCESSES: ingest.processes is called ingest.workers since 0.2.0: write that",
+    )
+    assert check_config(path, HOME) == []
+
+
+@pytest.mark.usefixtures("renamed")
+@pytest.mark.parametrize(
+    ("text", "line", "key"),
+    [
+        ("[ingest]\nprocesses = 3\nworkers = 4\n", 3, "ingest.workers"),
+        ('[store]\nmemory_bytes = "64MiB"\n[[source]]\npath = "/a"\n[database]\nmemory = 1\n', 6, "store.memory_bytes"),
+        ('[[source]]\npath = "/a"\nevents = true\ninotify = false\n', 4, "source.events"),
+    ],
+)
+def test_an_old_name_beside_the_new_one_is_refused(tmp_path: Path, text: str, line: int, key: str) -> None:
+    wrong = (line, f"{key} is given under its old name and its new one: leave the old one out")
+    assert wrong in mistakes(tmp_path, text)
+
+
+@pytest.mark.usefixtures("renamed")
+def test_a_value_under_an_old_name_is_checked(tmp_path: Path) -> None:
+    assert mistakes(tmp_path, "[ingest]\nprocesses = 0\n") == [
+        (2, "ingest.workers = 0: must be a whole number from 1 to 64")
+    ]
+
+
+@pytest.mark.usefixtures("renamed")
+def test_check_warns_of_old_names(tmp_path: Path) -> None:
+    path = written(tmp_path, "[ingest]\nprocesses = 3\n")
+    result = CliRunner().invoke(main, ["check", "-c", str(path)])
+    assert (result.exit_code, result.output) == (
+        0,
+        f"warning: {path}:2: ingest.processes is called ingest.workers since 0.2.0: write that\n{path}: no mistakes\n",
+    )
+
+
+@pytest.mark.usefixtures("renamed")
+async def test_a_daemon_warns_of_old_names_when_it_starts(
+    short_tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = written(short_tmp_path, "[ingest]\nprocesses = 1\n")
+    settings = load_settings(
+        path,
+        {},
+        {
+            "source.path": str(short_tmp_path),
+            "daemon.state_dir": str(short_tmp_path / "state"),
+            "daemon.socket": str(short_tmp_path / "s.sock"),
+            "daemon.listen": "",
+        },
+    )
+    async with daemon_inside(settings):
+        pass
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert f"{path}:2: ingest.processes is called ingest.workers since 0.2.0: write that" in warnings
+
+
+def test_every_renamed_setting_has_a_new_name() -> None:
+    known = {*SETTINGS, *(f"source.{key}" for key in SOURCE_SETTINGS)}
+    assert all(renamed.new in known and renamed.old not in known for renamed in RENAMED)

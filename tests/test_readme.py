@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from monitor import cli
+from monitor.api.probes import PROBES
 from monitor.api.routes import ROUTES
 from monitor.exposition import FUNCTION_FAMILIES, PACKAGE_FAMILIES
 from monitor.settings import SETTINGS, SOURCE_SETTINGS
@@ -16,7 +17,9 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("route", [*(route.path for route in ROUTES), "/v1/watch", "/v1/openapi.json", "/metrics"])
+@pytest.mark.parametrize(
+    "route", [*(route.path for route in ROUTES), "/v1/watch", "/v1/openapi.json", "/metrics", *PROBES]
+)
 def test_every_route_is_described(route: str) -> None:
     assert f"| `{route}` |" in README
 
@@ -47,7 +50,7 @@ def test_every_metric_is_described(name: str) -> None:
         assert re.search(rf"`{prefix[2]}(_total)?(\{{.*?\}})?`", row)
 
 
-@pytest.mark.parametrize("code", [0, cli.EXIT_REFUSED, cli.EXIT_CONFIG, cli.EXIT_STORE])
+@pytest.mark.parametrize("code", [0, cli.EXIT_REFUSED, cli.EXIT_CONFIG, cli.EXIT_STORE, cli.EXIT_UNWELL])
 def test_every_exit_code_is_described(code: int) -> None:
     assert f"\n| {code} | " in README
 

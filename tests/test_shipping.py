@@ -141,7 +141,27 @@ async def test_what_may_not_be_deleted_stays_and_shipping_goes_on(
             shipper = shipper_of(tmp_path, client, delete=True)
             await shipper.ship_all()
         assert files_below(tmp_path) == files == endpoint.objects
-        assert shipper.statistics().deleted == 0
+        done = shipper.statistics()
+        assert (done.deleted, done.delete_failures) == (0, len(files))
+
+
+async def test_what_cannot_be_read_is_counted_and_read_later(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path, data_dir / "formats", nodes=1, steps=1)
+    files = files_below(tmp_path)
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    async with open_endpoint() as endpoint, open_s3_client(endpoint.settings) as client:
+        shipper = shipper_of(tmp_path, client)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_bytes", refuse)  # root, who runs the tests in CI, may read everything
+            await shipper.ship()
+        assert (shipper.statistics().read_failures, shipper.statistics().uploaded) == (len(files), 0)
+        await shipper.ship_all()
+        assert endpoint.objects == files
 
 
 @pytest.mark.parametrize("way", ["as it is", "through a link", "relative"])

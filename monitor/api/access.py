@@ -62,7 +62,13 @@ class Caller(Protocol):
 
 
 class Access(Protocol):
-    """Decides who may come in by one listener."""
+    """Decides who may come in by one listener.
+
+    Attributes:
+        failures: how often changed rules could not be used, and those from before went on.
+    """
+
+    failures: int
 
     @property
     def tls(self) -> ssl.SSLContext | None:
@@ -94,6 +100,7 @@ class SocketAccess:
     """Lets in users by number; whoever the socket's rights let in where none is named."""
 
     def __init__(self, users: frozenset[int] | None) -> None:
+        self.failures = 0
         self._users = users
         self.tls: ssl.SSLContext | None = None
         self.headers: Mapping[str, str] = {}
@@ -184,6 +191,7 @@ class WebAccess:
     """
 
     def __init__(self, path: Path | None, *, must_protect: bool) -> None:
+        self.failures = 0
         self._path = path
         self._must_protect = must_protect
         self._config = WebConfig()
@@ -234,6 +242,7 @@ class WebAccess:
             self.read()
         except ConfigError as error:
             self._failed = now
+            self.failures += 1
             logger.error("the web configuration stays as it was: %s", error)
         else:
             self._failed = ()

@@ -66,7 +66,7 @@ class Listener:
     Attributes:
         name: for metrics.
         dropped: connections that were refused or ended here, by why.
-        malformed: requests that were none.
+        malformed: requests that were none. failed: requests that failed outside their handlers.
     """
 
     name: str
@@ -76,6 +76,7 @@ class Listener:
     open: set[Connection] = field(default_factory=set)
     dropped: Counter[str] = field(default_factory=Counter)
     malformed: int = 0
+    failed: int = 0
     _taken: int = 0
 
     async def run(self, server: web.Server, options: Mapping[str, Any]) -> None:
@@ -250,6 +251,7 @@ class Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         """Answer what is no request in the one shape, and count it."""
         if status >= 500:
+            self._listener.failed += 1
             logger.error("a request failed outside its handler", exc_info=exc)
             code, text = "internal", "an error of phasewatch itself; its log says more"
         elif isinstance(exc, LineTooLong):

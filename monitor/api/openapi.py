@@ -9,6 +9,8 @@ import msgspec
 import monitor
 from monitor.api.captures import CAPTURE_PATH, CaptureAnswer, CaptureRequest
 from monitor.api.parameters import Parameter
+from monitor.api.probes import PROBES
+from monitor.api.retries import RETRY_PATH, RetryAnswer, RetryRequest
 from monitor.api.routes import ROUTES, WATCH_PARAMETERS, Route
 from monitor.api.schema import DroppedEvent, ErrorAnswer, ProfileAnswer
 
@@ -25,7 +27,20 @@ ERRORS = {
 def openapi_document() -> dict[str, Any]:
     """Return the document, ready for JSON."""
     structs = [kind for route in ROUTES for kind in (route.answer, *route.more) if kind is not None]
-    kinds = [*dict.fromkeys([*structs, ErrorAnswer, ProfileAnswer, DroppedEvent, CaptureRequest, CaptureAnswer])]
+    kinds = [
+        *dict.fromkeys(
+            [
+                *structs,
+                ErrorAnswer,
+                ProfileAnswer,
+                DroppedEvent,
+                CaptureRequest,
+                CaptureAnswer,
+                RetryRequest,
+                RetryAnswer,
+            ]
+        )
+    ]
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     by_struct = dict(zip(kinds, schemas, strict=True))
     error = {"application/json": {"schema": by_struct[ErrorAnswer]}}
@@ -38,6 +53,9 @@ def openapi_document() -> dict[str, Any]:
             "responses": {"200": {"description": "Events.", "content": {"text/event-stream": {}}}} | errors(error),
         }
     }
+    for path, text in PROBES.items():
+        paths[path] = {"get": probe_operation(path, text, error)}
+    paths[RETRY_PATH] = {"post": retry_operation(by_struct, error)}
     paths[CAPTURE_PATH] = {"post": capture_operation(by_struct, error)}
     return {
         "openapi": "3.1.0",
@@ -76,6 +94,36 @@ def capture_operation(by_struct: dict[Any, Any], error: dict[str, Any]) -> dict[
             **errors(error),
             "403": {"description": "The base folder is not the daemon's, or this user may not ask.", "content": error},
             "408": {"description": "The body took too long to arrive.", "content": error},
+        },
+    }
+
+
+def retry_operation(by_struct: dict[Any, Any], error: dict[str, Any]) -> dict[str, Any]:
+    """Describe the route that has files read again."""
+    return {
+        "summary": "Read files again that were set aside; on the unix socket only.",
+        "operationId": "retry",
+        "requestBody": {"content": {"application/json": {"schema": by_struct[RetryRequest]}}},
+        "responses": {
+            "200": {
+                "description": "How many are read again.",
+                "content": {"application/json": {"schema": by_struct[RetryAnswer]}},
+            }
+        }
+        | errors(error),
+    }
+
+
+def probe_operation(path: str, text: str, error: dict[str, Any]) -> dict[str, Any]:
+    """Describe one probe."""
+    schema = {"type": "object", "properties": {"status": {"const": "ok"}}, "required": ["status"]}
+    return {
+        "summary": text,
+        "operationId": path[1:],
+        "parameters": [],
+        "responses": {
+            "200": {"description": "It is.", "content": {"application/json": {"schema": schema}}},
+            "503": {"description": "It is not; the message says why.", "content": error},
         },
     }
 

@@ -26,6 +26,8 @@ from monitor.api.captures import CAPTURE_PATH, ask_captures
 from monitor.api.connections import LARGEST_URL_BYTES, Connection, Limits, Listener, affordable, error_body
 from monitor.api.openapi import openapi_document
 from monitor.api.parameters import Values, scope_of, shortened
+from monitor.api.probes import PROBES, probe
+from monitor.api.retries import RETRY_PATH, ask_retry
 from monitor.api.routes import ROUTES, WATCH_PARAMETERS, Reply, Route, check_names
 from monitor.api.scrape import METRICS_PATH, SD_PATH, Scraping
 from monitor.api.sockets import query_listener, tcp_listeners
@@ -72,6 +74,7 @@ class ServerStatistics:
         connections: open now, by listener ("unix", "tcp").
         dropped: connections that were refused or ended by the server, by (listener, why).
         refused: requests that were not let in, or were none, by why.
+        access_failures: how often changed rules for who may come in could not be used.
     """
 
     requests: Mapping[tuple[str, int], int]
@@ -80,6 +83,7 @@ class ServerStatistics:
     connections: Mapping[str, int]
     dropped: Mapping[tuple[str, str], int]
     refused: Mapping[str, int]
+    access_failures: int
 
 
 @dataclass(slots=True)
@@ -106,7 +110,12 @@ class Server:
             running=0 if self._limiter is None else self._limiter.borrowed_tokens,
             connections={each.name: len(each.open) for each in self.listeners},
             dropped={(each.name, why): count for each in self.listeners for why, count in each.dropped.items()},
-            refused={**self._refused, "malformed": sum(each.malformed for each in self.listeners)},
+            refused={
+                **self._refused,
+                "malformed": sum(each.malformed for each in self.listeners),
+                "internal": sum(each.failed for each in self.listeners),
+            },
+            access_failures=sum(each.access.failures for each in self.listeners),
         )
 
     def note(self, route: str, status: int, seconds: float) -> None:
@@ -139,6 +148,8 @@ class Application:
         app.router.add_get(METRICS_PATH, self.scraping.metrics)
         app.router.add_get(SD_PATH, self.scraping.targets)
         app.router.add_get("/", self.landing)
+        for path in PROBES:
+            app.router.add_get(path, self.probe)
         if with_api:
             for route in ROUTES:
                 app.router.add_get(route.path, self.handler(route))
@@ -146,6 +157,7 @@ class Application:
             app.router.add_get("/v1/openapi.json", self.openapi)
         if with_capture:
             app.router.add_post(CAPTURE_PATH, self.capture)
+            app.router.add_post(RETRY_PATH, self.retry)
         return app
 
     @web.middleware
@@ -174,7 +186,7 @@ class Application:
             response = error_response(error.status, error.code, error.message, error.parameter)
         except web.HTTPNotFound:
             paths = [known.path for known in ROUTES] + ["/v1/watch", "/v1/openapi.json"]
-            known = ", ".join([*(paths if request.app[WITH_API] else []), METRICS_PATH, SD_PATH])
+            known = ", ".join([*(paths if request.app[WITH_API] else []), METRICS_PATH, SD_PATH, *PROBES])
             response = error_response(404, "no_such_route", f"no route {shortened(request.path)}; there are: {known}")
         except web.HTTPException as error:
             response = error_response(error.status, "http_error", error.reason)
@@ -234,6 +246,15 @@ class Application:
         async with self.turn():
             answer = await ask_captures(self.engine, body)
         return web.Response(body=msgspec.json.encode(answer), headers={"Content-Type": "application/json"})
+
+    async def retry(self, request: web.Request) -> web.Response:
+        """Have files read again that were set aside."""
+        answer = ask_retry(self.engine, await request.read())
+        return web.Response(body=msgspec.json.encode(answer), headers={"Content-Type": "application/json"})
+
+    async def probe(self, request: web.Request) -> web.Response:
+        """Say whether the daemon is alive, or ready."""
+        return web.Response(body=probe(self.engine, request.path), headers={"Content-Type": "application/json"})
 
     async def landing(self, request: web.Request) -> web.Response:
         """Serve links for people."""

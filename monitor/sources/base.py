@@ -45,6 +45,9 @@ class SourceStatistics:
         messages_set_aside: of a queue, that meant nothing or came back too often.
         cursors_kept: how often it was kept how far the source came.
         full_pass_pages: listed by the full pass so far, and by the whole one before.
+        failed_polls: that could not read all there is. event_failures: of attempts to get file-system events.
+        last_good_poll_timestamp, last_error_timestamp: seconds since the epoch, 0 for never.
+        last_error: what the last failed poll could not read, however long ago.
     """
 
     polls: int
@@ -68,6 +71,11 @@ class SourceStatistics:
     messages_set_aside: int = 0
     cursors_kept: int = 0
     full_pass_pages: tuple[int, int] = (0, 0)
+    failed_polls: int = 0
+    event_failures: int = 0
+    last_good_poll_timestamp: float = 0.0
+    last_error: str = ""
+    last_error_timestamp: float = 0.0
 
 
 Accept: TypeAlias = Callable[[Sequence[FileRef]], Awaitable[None]]

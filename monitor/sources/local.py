@@ -22,6 +22,7 @@ from anyio.abc import TaskStatus
 from monitor.logs import log_once
 from monitor.reading import LocalFile, Version, look_at
 from monitor.sources.base import Accept, FileRef, Readable, SourceStatistics
+from monitor.sources.polls import Polls
 from monitor.sources.walk import Walker
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ class LocalSource:
         self._folders: frozenset[str] = frozenset()
         self._folders_changed = anyio.Event()
         self._events_active = False
-        self._polls = self._events = 0
-        self._last_poll_seconds = 0.0
+        self._polls = Polls()
+        self._events = self._event_failures = 0
         self._next_full_scan = float("-inf")
 
     @property
@@ -147,8 +148,7 @@ class LocalSource:
         """Say what happened since the start."""
         walker = self._walker
         return SourceStatistics(
-            polls=self._polls,
-            last_poll_seconds=self._last_poll_seconds,
+            **self._polls.facts,
             available=walker.available,
             folders=len(self._folders),
             spans_seen=walker.spans_seen,
@@ -157,6 +157,7 @@ class LocalSource:
             unreadable_folders=walker.unreadable_folders,
             events=self._events,
             events_active=self._events_active,
+            event_failures=self._event_failures,
             listings=walker.listings,
             listing_seconds=walker.listing_seconds,
         )
@@ -181,10 +182,10 @@ class LocalSource:
                 await self._hand_over()
             await self._hand_over()
             self._note_folders()
-            self._polls += 1
-            self._last_poll_seconds = perf_counter() - started
+            seconds = perf_counter() - started
+            self._polls.note(seconds, self._walker.complaint())
             if self._next_full_scan == float("inf"):
-                pause = max(self._full_scan, self._last_poll_seconds / FULL_SCAN_SHARE)
+                pause = max(self._full_scan, seconds / FULL_SCAN_SHARE)
                 self._next_full_scan = monotonic() + pause
 
     def _collect(self, scan: Iterator[list[FileRef]]) -> bool:
@@ -246,6 +247,7 @@ class LocalSource:
                     async for changes in watch:
                         await self._take_events(changes)
             except* OSError as group_of_errors:
+                self._event_failures += 1
                 log_once(
                     logger,
                     f"events:{self._root}",

@@ -19,6 +19,7 @@ from monitor.reading import FileData, Version
 from monitor.s3_url import S3Url, parse_s3_url
 from monitor.sources.base import Accept, Cursors, FileRef, Readable, SourceStatistics
 from monitor.sources.pacing import Pacer
+from monitor.sources.polls import Polls
 from monitor.sources.s3_client import Bucket, Queue, S3Client, open_s3_client
 from monitor.sources.s3_finder import Finder
 from monitor.sources.s3_queue import QueueReader
@@ -78,8 +79,8 @@ class S3Source:
         self._ended = False
         self._available = True
         self.failure = ""
-        self._polls = self._bytes = self._cursors_kept = 0
-        self._last_poll_seconds = 0.0
+        self._polls = Polls()
+        self._bytes = self._cursors_kept = 0
 
     @property
     def job(self) -> str:
@@ -166,8 +167,7 @@ class S3Source:
         """Say what happened since the start."""
         requests = self._pacer.counts() | (self._queue.counts() if self._queue else {})
         return SourceStatistics(
-            polls=self._polls,
-            last_poll_seconds=self._last_poll_seconds,
+            **self._polls.facts,
             available=self._available,
             folders=self._finder.folders,
             spans_seen=self._finder.spans_seen,
@@ -214,8 +214,7 @@ class S3Source:
             message = "%s; looking again every %g s"
             key = f"s3:{self._url}:{error}"
             log_once(logger, key, message, error, self._poll_interval, level=logging.WARNING)
-        self._polls += 1
-        self._last_poll_seconds = perf_counter() - started
+        self._polls.note(perf_counter() - started, self.failure)
 
     async def _load(self, cursors: Cursors) -> None:
         text = await cursors.load()

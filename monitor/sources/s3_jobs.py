@@ -87,9 +87,14 @@ class JobFinder:
 
 
 class Jobs:
-    """Puts the sources that patterns stand for in the place of the patterns."""
+    """Puts the sources that patterns stand for in the place of the patterns.
+
+    Attributes:
+        failures: looks for new jobs that failed.
+    """
 
     def __init__(self) -> None:
+        self.failures = 0
         self._finders: dict[SourceSettings, JobFinder] = {}
 
     async def expanded(self, sources: Sequence[SourceSettings], clients: Clients) -> tuple[SourceSettings, ...]:
@@ -104,6 +109,7 @@ class Jobs:
                 with anyio.fail_after(LONGEST_LOOK_SECONDS):
                     await finder.look()
             except (RequestFailed, TimeoutError) as error:
+                self.failures += 1
                 reason = str(error) or f"no answer within {LONGEST_LOOK_SECONDS:g} s"
                 log_once(logger, f"jobs:{reason}", "%s: %s; trying again", source.jobs, reason, level=logging.WARNING)
             bucket = parse_s3_url(source.jobs).bucket

@@ -174,6 +174,14 @@ class Walker:
             return []
         return self._hand_over(folder, [ref])
 
+    def complaint(self) -> str:
+        """Say what the last scan could not read, "" where it could read everything."""
+        if not self.available:
+            return f"{text_of(str(self._given))} is not there, or may not be entered"
+        path, reason = next(iter(self.unreadable.items()), ("", ""))
+        more = f", and {len(self.unreadable) - 1} more" if len(self.unreadable) > 1 else ""
+        return f"{text_of(path)} {reason}{more}" if path else ""
+
     @property
     def root_path(self) -> str:
         """The root without links, as of the last scan."""
@@ -402,6 +410,11 @@ class Walker:
         log_once(
             logger, f"folder:{folder.path}", "cannot list %s: %s", folder.path, error.strerror, level=logging.WARNING
         )
+
+
+def text_of(path: str) -> str:
+    """Return a path in a form that can be told to anybody."""
+    return path.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def looks_like_span(name: str) -> bool:

@@ -15,12 +15,14 @@ from openapi_spec_validator import validate
 import monitor
 from monitor.api.openapi import openapi_document
 from monitor.api.parameters import TREE_FORMATS
+from monitor.api.probes import PROBES
 from monitor.api.server import Server
 from tests.api.test_server import ANSWERS, SPAN_NAME, FakeEngine, ask, serving_for_a_fixture
 from tests.api.test_watch import watching
 
 DOCUMENT = openapi_document()
-PATHS: dict[str, Any] = {path: methods for path, methods in DOCUMENT["paths"].items() if "post" not in methods}
+ASKING = ("/v1/capture", "/v1/retry")
+PATHS: dict[str, Any] = {path: methods for path, methods in DOCUMENT["paths"].items() if path not in (*ASKING, *PROBES)}
 RANGES = {"start": "0", "end": "2", "start_mode": "train", "end_mode": "train"}
 ONE_SPAN = {"job": "training", "node": "0-a", "framework": "pytorch", "profiler": "cprofile", "span": SPAN_NAME}
 NEEDED = RANGES | ONE_SPAN
@@ -93,13 +95,31 @@ def test_the_document_tells_the_version_and_every_route() -> None:
 
 
 def test_the_one_route_that_asks_something_of_jobs_is_described() -> None:
-    (path,) = set(DOCUMENT["paths"]) - set(PATHS)
-    assert path == "/v1/capture"
-    operation = DOCUMENT["paths"][path]["post"]
+    operation = DOCUMENT["paths"]["/v1/capture"]["post"]
     assert operation["summary"]
     assert operation["responses"].keys() == {"200", "400", "401", "403", "404", "408", "413", "503"}
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
     assert DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]]["required"] == ["steps"]
+
+
+@pytest.mark.parametrize("path", PROBES)
+async def test_a_probe_answers_as_described(server: Server, path: str) -> None:
+    responses = DOCUMENT["paths"][path]["get"]["responses"]
+    status, _, body = await ask(server, path)
+    assert status == 200
+    check_shape(responses["200"], json.loads(body))
+    assert responses.keys() == {"200", "503"}
+
+
+def test_the_route_that_reads_files_again_is_described() -> None:
+    assert DOCUMENT["paths"].keys() == {*PATHS, *ASKING, *PROBES}
+    operation = DOCUMENT["paths"]["/v1/retry"]["post"]
+    assert operation["responses"].keys() == {"200", "400", "404", "413", "503"}
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]]["properties"].keys() == {
+        "jobs",
+        "nodes",
+    }
 
 
 def test_every_parameter_and_every_answer_is_described() -> None:

@@ -23,7 +23,18 @@ import numpy as np
 import pytest
 from anyio.abc import ByteStream
 
-from monitor.answers import Engine, FrameTable, JobRow, NodeRow, PageWish, PhaseFrames, PhaseStats, Scope, SpanRow
+from monitor.answers import (
+    Engine,
+    FrameTable,
+    Health,
+    JobRow,
+    NodeRow,
+    PageWish,
+    PhaseFrames,
+    PhaseStats,
+    Scope,
+    SpanRow,
+)
 from monitor.api import server as server_module
 from monitor.api.scrape import PLAIN_TYPE
 from monitor.api.server import Server, open_server
@@ -138,6 +149,7 @@ class FakeEngine:
         self.held: anyio.Event | None = None
         self.failure: Exception | None = None
         self.cancelled = anyio.Event()
+        self.state = Health()
         self.page: bytes | None = b"# a page\n"
         self.wishes: list[PageWish] = []
         self.watchers = Watchers(most_waiting=most_waiting)
@@ -198,6 +210,13 @@ class FakeEngine:
 
     def status(self) -> Mapping[str, object]:
         return {"profiles": 2, "state": "ready"}
+
+    def health(self) -> Health:
+        return self.state
+
+    def retry(self, jobs: Sequence[str], nodes: Sequence[str]) -> int:
+        self.calls.append(f"retry {list(jobs)} {list(nodes)}")
+        return 3
 
     async def metrics_page(self, wish: PageWish) -> bytes | None:
         self.wishes.append(wish)
@@ -881,7 +900,7 @@ async def test_tcp_serves_the_metrics_and_nothing_else(engine: FakeEngine, short
         for path in ("/v1/status", "/v1/watch", "/v1/openapi.json", "/v1/stats/step?start=1"):
             status, code, message, _ = error_of(await ask(server.address, path))
             assert (status, code) == (404, "no_such_route")
-            assert message.endswith("there are: /metrics, /sd")
+            assert message.endswith("there are: /metrics, /sd, /healthz, /readyz")
         assert b"/v1/" not in (await ask(server.address, "/"))[2]
         assert (await ask(server, "/v1/status"))[0] == 200
     assert engine.asked == []

@@ -21,6 +21,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from monitor.answers import Health
 from monitor.api.server import open_server
 from monitor.budgets import AllBudgets, new_budgets
 from monitor.catalog import Catalog, SeriesKey
@@ -103,6 +104,8 @@ async def serving(page: MetricsPage, index: Index) -> AsyncIterator[Scrape]:
             refresh=refresh,
             read=nothing,
             status=status,
+            health=lambda: Health(hangs="", waits=""),
+            retry=lambda jobs, nodes: 0,
             page=page.page,
             jobs=dict,
         )

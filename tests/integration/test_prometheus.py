@@ -277,4 +277,4 @@ def test_prometheus_comes_in_over_tls_with_a_token_or_a_password(
         with prometheus(tmp_path / "prometheus", client.status()["address"], scrape=scrape) as address:
             until_value(address, "sum(phasewatch_profiles_total)", 1)
             refused = client.status()["queries"]["refused"]
-            assert refused == {"malformed": 0}
+            assert refused == {"malformed": 0, "internal": 0}
