@@ -25,7 +25,7 @@ from monitor.config import check_config, default_socket, default_state_dir, load
 from monitor.errors import ConfigError, MonitorError, QueryError, SourceUnavailable, StoreError
 from monitor.logs import configure_logging
 from monitor.s3_url import parse_s3_url
-from monitor.settings import S3Settings, Settings
+from monitor.settings import SETTINGS, S3Settings, Settings
 
 EXIT_REFUSED = 1
 EXIT_CONFIG = 2
@@ -90,6 +90,7 @@ def main() -> None:
 @click.option("--state-dir", help="Where the store lives.")
 @click.option("--socket", help="The query socket.")
 @click.option("--listen", metavar="HOST:PORT", help='Where /metrics is served over TCP; "" for nowhere.')
+@click.option("--web-config-file", help="TLS, users and tokens for TCP.")
 def run(path: str | None, config_file: Path | None, **options: str | None) -> None:
     """Watch PATH, or the sources of the config file, until stopped.
 
@@ -228,6 +229,10 @@ def ship(path: Path, target: str, once: bool, delete: bool, bytes_per_second: fl
     from monitor.sources.s3_client import Bucket, open_s3_client
 
     url = parse_s3_url(target)
+    try:
+        way["endpoint"] = SETTINGS["ship.endpoint"].read(way["endpoint"])
+    except ValueError as error:
+        raise ConfigError(f"--endpoint {error}") from None
     configure_logging("info", "auto")
 
     async def upload() -> None:
@@ -284,7 +289,6 @@ def push(
 
     if (gateway is None) == (textfile is None):
         raise ConfigError("say where to push: one of --gateway URL and --textfile FOLDER")
-    configure_logging("warning", "auto")
     password = os.environ.get("PHASEWATCH_PUSH_PASSWORD", "") if password_file is None else password_file.read().strip()
     place: Place
     if gateway is not None:
@@ -340,7 +344,7 @@ def may_be_there(path: Path) -> bool:
 
 def overrides_of(path: str | None, options: Mapping[str, str | None]) -> dict[str, object]:
     """Turn the options of `run` into settings."""
-    keys = {"job": "job", "state_dir": "daemon.state_dir", "socket": "daemon.socket", "listen": "daemon.listen"}
+    keys = {"job": "job"} | {name: f"daemon.{name}" for name in ("state_dir", "socket", "listen", "web_config_file")}
     overrides: dict[str, object] = {keys[name]: value for name, value in options.items() if value is not None}
     if path is not None:
         overrides["source.path"] = path

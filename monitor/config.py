@@ -13,12 +13,13 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from monitor.errors import ConfigError
 from monitor.logs import LEVELS
-from monitor.s3_url import is_wild, parse_s3_url
+from monitor.s3_url import is_wild, parse_s3_url, without_password
 from monitor.settings import (
     BUCKET_DEFAULTS,
     QUEUE_DEFAULTS,
@@ -28,6 +29,7 @@ from monitor.settings import (
     Settings,
     SourceSettings,
 )
+from monitor.web_config import read_web_config
 
 ENVIRONMENT_PREFIX = "PHASEWATCH_"
 NOT_OURS = ("PHASEWATCH_CAPTURE_", "PHASEWATCH_PUSH_", "PHASEWATCH_ORACLE_PYTHON", "PHASEWATCH_TRAINING_PYTHON")
@@ -80,7 +82,7 @@ class Reader:
 
     def wrong(self, where: str, message: str) -> None:
         """Note a mistake."""
-        self.mistakes.append(Mistake(where=where, message=message))
+        self.mistakes.append(Mistake(where=where, message=without_password(message)))
 
 
 def load_settings(
@@ -206,11 +208,16 @@ def build_settings(reader: Reader, environ: Mapping[str, str]) -> Settings:
         )
     if values["log.level"] not in LEVELS:
         reader.wrong("log.level", f"{values['log.level']!r} is none of {', '.join(LEVELS)}")
+    web_config_file = None
+    if values["daemon.web_config_file"]:
+        web_config_file = expanded(reader, "daemon.web_config_file", values["daemon.web_config_file"])
+    check_listening(reader, values, web_config_file)
     check_shipping(reader, values)
     job = str(values["job"])
     sources = tuple(build_source(reader, source, job) for source in reader.sources)
     by_section: dict[str, Any] = {key.replace(".", "_"): value for key, value in values.items()}
-    return Settings(**by_section | {"daemon_state_dir": state_dir, "daemon_socket": socket, "source": sources})
+    paths = {"daemon_state_dir": state_dir, "daemon_socket": socket, "daemon_web_config_file": web_config_file}
+    return Settings(**by_section | paths | {"source": sources})
 
 
 def build_source(reader: Reader, said: Mapping[str, object], job: str) -> SourceSettings:
@@ -248,6 +255,34 @@ def check_place(reader: Reader, said: Mapping[str, object], where: str) -> None:
     if path.startswith("s3://"):
         if said.get("type") == "local":
             reader.wrong(where, f'{path} is in S3: write type = "s3", or leave the type out')
+
+
+def check_listening(reader: Reader, values: Mapping[str, object], web_config_file: Path | None) -> None:
+    """Refuse a web configuration file that cannot be used, and an address that others reach with nothing before it."""
+    web_config = None
+    if web_config_file is not None:
+        try:
+            web_config = read_web_config(web_config_file)
+        except ConfigError as error:
+            reader.wrong("daemon.web_config_file", str(error))
+            return
+    listen = str(values["daemon.listen"])
+    if values["daemon.listen_anywhere"] or is_local(listen) or (web_config is not None and web_config.protects):
+        return
+    reader.wrong(
+        "daemon.listen",
+        f"other hosts reach {listen}, and nothing asks them who they are: name users in a daemon.web_config_file, "
+        "listen on 127.0.0.1, or say daemon.listen_anywhere = true where the network itself keeps others out",
+    )
+
+
+def is_local(listen: str) -> bool:
+    """Tell whether only this host reaches an address; a name other than localhost may mean anything."""
+    host = listen.rpartition(":")[0].strip("[]")
+    try:
+        return host in ("", "localhost") or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def check_shipping(reader: Reader, values: Mapping[str, object]) -> None:

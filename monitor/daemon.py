@@ -8,12 +8,10 @@ the store closes. A reload ends the round and starts the next one with new setti
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import socket as sockets
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,12 +21,14 @@ import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
 from monitor.answers import PageWish, SpanRow
+from monitor.api.connections import Limits
 from monitor.api.server import Server, open_server
 from monitor.budgets import AllBudgets, load_budgets
 from monitor.checkpoint import load_index
+from monitor.config import is_local
 from monitor.decoding import DecodePool, open_decode_pool
 from monitor.endings import META_KEY, Endings, loaded
-from monitor.errors import ConfigError, ReadError
+from monitor.errors import ConfigError, ReadError, StoreDamaged
 from monitor.index import Index
 from monitor.layout import SpanKey
 from monitor.logs import configure_logging
@@ -40,6 +40,7 @@ from monitor.service import Service, Surroundings
 from monitor.settings import Settings, SourceSettings
 from monitor.sources.base import FileRef, Source
 from monitor.sources.opening import Clients, open_clients
+from monitor.state import State, open_state
 from monitor.status import Parts, readings_of, status_of
 from monitor.store import Store, open_store
 from monitor.watchers import Watchers
@@ -49,22 +50,29 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("phasewatch.daemon")
 
-STORE_FILE = "phasewatch.duckdb"
 THREADS = 40
 JOBS_POLLS = 3
 """New jobs of a pattern are looked for at every so many polls."""
+REBUILT_LOOK_SECONDS = 0.2
+REBUILDING_PATIENCE_SECONDS = 600.0
+"""A source that is away is waited for so long before what it held counts as lost."""
 STOP_SECONDS = 4.0
 """What is left of a stop after this long is cut off; people and systemd expect an answer within five."""
 RESTART_ONLY = (
     "daemon_state_dir",
     "daemon_socket",
     "daemon_socket_mode",
+    "daemon_socket_group",
+    "daemon_socket_users",
     "daemon_listen",
+    "daemon_listen_anywhere",
     "daemon_listen_api",
+    "daemon_web_config_file",
     "daemon_nice",
     "daemon_ionice",
     "metrics_target",
     "store_memory_bytes",
+    "query_max_connections",
     "query_max_concurrent",
     "query_timeout_seconds",
     "query_watch_events",
@@ -81,6 +89,7 @@ class Daemon:
     def __init__(
         self,
         settings: Settings,
+        state: State,
         store: Store,
         index: Index,
         budgets: AllBudgets,
@@ -91,7 +100,8 @@ class Daemon:
         self.settings = settings
         self.service = service
         self._listener = listener
-        self.started = time.time()
+        self.started = time.monotonic()
+        self.state = state
         self.store = store
         self.index = index
         self.budgets = budgets
@@ -112,7 +122,7 @@ class Daemon:
             watchers=self.watchers,
             refresh=self.refresh,
             read=self.read_profile,
-            status=lambda: status_of(self.parts(), time.time()),
+            status=lambda: status_of(self.parts(), time.monotonic()),
             page=self.metrics_page,
             jobs=self.metrics_jobs,
         )
@@ -123,6 +133,7 @@ class Daemon:
             raise RuntimeError("the daemon does not run")
         return Parts(
             index=self.index,
+            state=self.state,
             store=self.store,
             watchers=self.watchers,
             server=self.server,
@@ -169,7 +180,7 @@ class Daemon:
     def metrics_jobs(self) -> dict[str, bool]:
         """Tell of each job, also one that is watched and has written nothing, whether its series have not ended."""
         sheet = None if self.round is None else self.round.page.sheet
-        ended = frozenset() if sheet is None else sheet.ended
+        ended = frozenset() if sheet is None or self.state.rebuilding else sheet.ended
         known = {source.job for source in self._watched} | self.index.spans_by_job().keys()
         return {job: job not in ended for job in sorted(known)}
 
@@ -218,6 +229,11 @@ class Daemon:
                     max_concurrent=settings.query_max_concurrent,
                     timeout_seconds=settings.query_timeout_seconds,
                     inherited=self._listener,
+                    socket_group=settings.daemon_socket_group,
+                    socket_users=settings.daemon_socket_users,
+                    web_config_file=settings.daemon_web_config_file,
+                    must_protect=not (settings.daemon_listen_anywhere or is_local(settings.daemon_listen)),
+                    limits=Limits(connections=settings.query_max_connections),
                 ) as self.server:
                     while not self._stop.is_set():
                         self._round_over = anyio.Event()
@@ -248,6 +264,7 @@ class Daemon:
                 for number, source in enumerate(current.sources):
                     inner.start_soon(self._run_source, inner, current, number, source)
                 inner.start_soon(self._report_progress, current)
+                inner.start_soon(self._follow_rebuilding, current)
                 inner.start_soon(self._follow_jobs, clients)
                 inner.start_soon(self.service.run, self.parts)
                 if current.shipper is not None:
@@ -272,7 +289,14 @@ class Daemon:
         return build_round(
             self.settings,
             self._watched,
-            Lasting(store=self.store, index=self.index, budgets=self.budgets, endings=self.endings, mark=self._mark),
+            Lasting(
+                state=self.state,
+                store=self.store,
+                index=self.index,
+                budgets=self.budgets,
+                endings=self.endings,
+                mark=self._mark,
+            ),
             pool=pool,
             clients=clients,
             publish=self._publish,
@@ -342,6 +366,16 @@ class Daemon:
                     logger.info("stopping on %s", signal.Signals(number).name)
                     self.stop()
 
+    async def _follow_rebuilding(self, current: Round) -> None:
+        """See when all that the sources still hold is stored again."""
+        patient_until = anyio.current_time() + REBUILDING_PATIENCE_SECONDS
+        while self.state.rebuilding:
+            there = all(source.statistics().available for source in current.sources)
+            looked = all(current.first_poll_done) and current.ingest.statistics().waiting == 0
+            if looked and (there or anyio.current_time() >= patient_until):
+                self.state.rebuilt(self.index.next_number)
+            await anyio.sleep(REBUILT_LOOK_SECONDS)
+
     async def _report_progress(self, current: Round) -> None:
         """Log one line an interval while there is progress."""
         before = current.ingest.statistics()
@@ -374,9 +408,11 @@ async def run_daemon(
 ) -> None:
     """Open the store, load the index and run a daemon until it is stopped.
 
+    A store that turns out to be damaged is set aside, and the daemon begins anew with an empty one.
+
     Args:
         reload_settings: called at SIGHUP.
-        beside: runs beside the daemon once it answers; the daemon stops when it returns.
+        beside: runs beside the daemon once it answers, again after a damaged store; the daemon stops when it returns.
         beside_forever: the same, but is cancelled when the daemon stops.
         progress: told how many of how many spans are loaded; called in a worker thread.
         surroundings: of a service.
@@ -385,27 +421,50 @@ async def run_daemon(
         ConfigError: a setting cannot be used; StoreError: the store cannot.
     """
     given = surroundings or Surroundings()
+    with open_state(settings.daemon_state_dir, settings.daemon_socket) as state:
+        again = True
+        while again:
+            again = False
+            try:
+                with open_store(state.store_path, memory_bytes=settings.store_memory_bytes) as store:
+                    daemon = await load_daemon(settings, state, store, given, progress)
+                    async with anyio.create_task_group() as group:
+                        await group.start(daemon.run, reload_settings or (lambda: settings))
+                        if beside is not None:
+                            await beside(daemon)
+                            daemon.stop()
+                        if beside_forever is not None:
+                            group.start_soon(run_until, beside_forever, daemon)
+            except* StoreDamaged as damages:
+                state.set_aside(first_of(damages))
+                again = True
+
+
+async def load_daemon(
+    settings: Settings, state: State, store: Store, given: Surroundings, progress: Callable[[int, int], None]
+) -> Daemon:
+    """Make a daemon that knows what the store holds."""
     service = Service(given.notifier)
 
     def show_loading(done: int, total: int) -> None:
         progress(done, total)
         service.loading(done, total)
 
-    with open_state(settings) as store:
-        index = await anyio.to_thread.run_sync(load_index, store, show_loading)
-        load = partial(load_budgets, store, index.catalog, limit=settings.metrics_functions_per_phase)
-        budgets = await anyio.to_thread.run_sync(load)
-        endings = Endings(arrivals=loaded(await anyio.to_thread.run_sync(store.get_meta, META_KEY)))
-        daemon = Daemon(settings, store, index, budgets, endings, service, given.listener)
-        if len(index.spans):
-            logger.info("loaded %d profiles from %s", len(index.spans), settings.daemon_state_dir)
-        async with anyio.create_task_group() as group:
-            await group.start(daemon.run, reload_settings or (lambda: settings))
-            if beside is not None:
-                await beside(daemon)
-                daemon.stop()
-            if beside_forever is not None:
-                group.start_soon(run_until, beside_forever, daemon)
+    index = await anyio.to_thread.run_sync(load_index, store, show_loading)
+    load = partial(load_budgets, store, index.catalog, limit=settings.metrics_functions_per_phase)
+    budgets = await anyio.to_thread.run_sync(load)
+    endings = Endings(arrivals=loaded(await anyio.to_thread.run_sync(store.get_meta, META_KEY)))
+    if len(index.spans):
+        logger.info("loaded %d profiles from %s", len(index.spans), settings.daemon_state_dir)
+    state.opened(index.next_number)
+    listener = None if given.listener is None else given.listener.dup()  # the server closes what it is given
+    return Daemon(settings, state, store, index, budgets, endings, service, listener)
+
+
+def first_of(group: BaseExceptionGroup[StoreDamaged]) -> StoreDamaged:
+    """Return one of the errors in a group."""
+    error = group.exceptions[0]
+    return first_of(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def cancel_after(event: anyio.Event, scope: anyio.CancelScope) -> None:
@@ -420,21 +479,3 @@ async def run_until(beside: Beside, daemon: Daemon) -> None:
         group.start_soon(beside, daemon)
         await daemon.stopped()
         group.cancel_scope.cancel()
-
-
-@contextmanager
-def open_state(settings: Settings) -> Iterator[Store]:
-    """Open the store in the state folder, which belongs to its user alone."""
-    folder = settings.daemon_state_dir
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot make the state folder {folder}: {error.strerror}; choose one with --state-dir"
-        ) from error
-    before = os.umask(0o077)
-    try:
-        with open_store(folder / STORE_FILE, memory_bytes=settings.store_memory_bytes) as store:
-            yield store
-    finally:
-        os.umask(before)

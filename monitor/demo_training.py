@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from monitor.capture import Capture, PythonProfileModes
-from monitor.capture.profilers import ProfilerName
+from monitor.capture.snapshots import ProfilerName
 
 Floats: TypeAlias = NDArray[np.float64]
 

@@ -15,6 +15,10 @@ class StoreError(MonitorError):
     """The store cannot be opened or written; the operator must act, the profiles themselves are untouched."""
 
 
+class StoreDamaged(StoreError):
+    """The store's file holds what cannot be read; it is set aside, and a new one is made from the profiles."""
+
+
 class SourceUnavailable(MonitorError):
     """A source cannot be read now; the next poll tries again."""
 
@@ -94,6 +98,20 @@ class QueryError(MonitorError):
         self.parameter = parameter
         self.status = status
         self.code = code
+
+
+class AccessRefused(QueryError):
+    """A client may not ask.
+
+    Args:
+        reason: one word for counting: user, credentials or certificate.
+        challenge: what it may prove itself with, as WWW-Authenticate says it; "" where nothing helps.
+    """
+
+    def __init__(self, message: str, *, status: int, reason: str, challenge: str = "") -> None:
+        super().__init__(message, status=status, code="unauthorized" if status == 401 else "forbidden")
+        self.reason = reason
+        self.challenge = challenge
 
 
 class ArgumentError(QueryError, ValueError):

@@ -20,7 +20,7 @@ from anyio.abc import ObjectSendStream, TaskStatus
 from monitor.backlog import Backlog
 from monitor.catalog import Catalog, CatalogMark, SeriesKey
 from monitor.decoding import Decoded, DecodePool
-from monitor.errors import StoreError
+from monitor.errors import StoreDamaged, StoreError
 from monitor.index import Index
 from monitor.layout import SpanKey
 from monitor.logs import log_once
@@ -327,17 +327,23 @@ class Ingest:
             log_once(logger, f"sidecar:{error}", "%s; sidecar files are not kept", error, level=logging.ERROR)
 
     async def _commit(self, spans: SpanRows, profiles: ProfileRows) -> None:
-        pause = 0.5
+        pause, failed = 0.5, ""
         while True:
             try:
                 with anyio.CancelScope(shield=True):  # a batch that is in hand at the stop is finished, once
                     self._mark = await anyio.to_thread.run_sync(
                         self._store.commit, spans, profiles, self._index.catalog, self._mark
                     )
+                if failed:
+                    logger.info("the store can be written again; nothing was lost")
                 return
+            except StoreDamaged:
+                raise
             except StoreError as error:
                 self._store_failures += 1
-                log_once(logger, f"store:{error}", "%s; trying again", error, level=logging.ERROR)
+                if str(error) != failed:
+                    logger.error("%s; what is found waits, and it is tried again", error)
+                failed = str(error)
                 await self._pause(pause)
                 pause = min(pause * 2, LONGEST_STORE_PAUSE_SECONDS)
 

@@ -94,6 +94,7 @@ class MetricsPage:
         readings: gives the daemon's own numbers; called on the loop.
         facts: gives what nodes say about how they were profiled, by series number.
         refresh_seconds: least time between two renderings.
+        held: tells that less is stored than was shown before, so that jobs are left out: a gap is no reset.
         sheet: what to show until the first one.
         wall_clock: seconds since the epoch; by it jobs end.
     """
@@ -105,6 +106,7 @@ class MetricsPage:
         budgets: AllBudgets,
         endings: Endings,
         readings: Callable[[], Iterable[Reading]],
+        held: Callable[[], bool] = lambda: False,
         facts: Callable[[], Mapping[int, Mapping[str, object]]] = dict,
         refresh_seconds: float = 1.0,
         sheet: Sheet | None = None,
@@ -114,6 +116,7 @@ class MetricsPage:
         self._budgets = budgets
         self._endings = endings
         self._readings = readings
+        self._held = held
         self._facts = facts
         self._refresh = refresh_seconds
         self._wall_clock = wall_clock
@@ -168,11 +171,16 @@ class MetricsPage:
             self._seconds = perf_counter() - started
 
     def _state(self) -> tuple[int, int, frozenset[str]]:
-        ended = self._endings.ended(self._index, self._wall_clock())
-        return self._index.generation, self._budgets.version, ended
+        return self._index.generation, self._budgets.version, self._left_out()
+
+    def _left_out(self) -> frozenset[str]:
+        """Return the jobs that are not shown: those that ended, and all while the store is rebuilt."""
+        if self._held():
+            return frozenset(self._index.spans_by_job())
+        return self._endings.ended(self._index, self._wall_clock())
 
     def _changes(self) -> Changes:
-        ended = self._endings.ended(self._index, self._wall_clock())
+        ended = self._left_out()
         spans = {job: count for job, count in self._index.spans_by_job().items() if job not in ended}
         moved = {job for job, count in spans.items() if self._drawn_jobs.get(job) != count}
         self._drawn_jobs = spans

@@ -20,10 +20,12 @@ from monitor.client import Client
 from monitor.config import load_settings
 from monitor.daemon import Daemon, run_daemon
 from monitor.errors import ConfigError, QueryError
+from monitor.logs import configure_logging
 from monitor.pushing import Place
 
-LONGEST_WAIT_SECONDS = 20.0
+LONGEST_WAIT_SECONDS = 30.0
 LOOK_EVERY_SECONDS = 0.05
+MOST_TROUBLES_SHOWN = 10
 PROFILES = re.compile(rb"^phasewatch_profiles_total\{.*\} (\S+)$", re.MULTILINE)
 PHASES_WITH_FUNCTIONS = re.compile(
     rb'^phasewatch_function_self_seconds_total\{.*,function="\(other\)"\} ', re.MULTILINE
@@ -63,16 +65,16 @@ def push_from_daemon(socket: Path, place: Place, job: str | None) -> None:
     for row in rows:
         page = whole_page(client, row.job, row.spans)
         click.echo(f"pushed {row.job}, {row.spans} profiles, to {place.put(row.job, page)}", err=True)
-    troubles = client.status()
-    lost = len(troubles["set_aside"]) + len(troubles["retrying"])
-    if lost:
-        click.echo(f"{lost} files cannot be read and are not in it; `phasewatch query status` names them", err=True)
+    status = client.status()
+    for trouble in [*status["set_aside"], *status["retrying"]][:MOST_TROUBLES_SHOWN]:
+        click.echo(f"not in it: {trouble['path']} {trouble['reason']}", err=True)
 
 
 def push_from_folder(path: str, place: Place, job: str | None, environ: Mapping[str, str]) -> None:
     """Read a folder once with a daemon of its own, and push what it holds."""
     if "://" not in path and not Path(path).is_dir():
         raise ConfigError(f"there is no folder {path}")
+    configure_logging("warning", "auto")
     with tempfile.TemporaryDirectory(prefix="phasewatch-push-") as folder:
         socket = Path(folder, "phasewatch.sock")
         overrides: dict[str, object] = {
@@ -87,6 +89,7 @@ def push_from_folder(path: str, place: Place, job: str | None, environ: Mapping[
         settings = load_settings(None, environ, overrides | ({"job": job} if job else {}))
 
         async def beside(daemon: Daemon) -> None:
+            await daemon.refresh()  # as long as it takes: a question over the socket would be cut off
             await anyio.to_thread.run_sync(partial(push_from_daemon, socket, place, None))
 
         anyio.run(partial(run_daemon, settings, beside=beside))

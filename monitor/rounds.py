@@ -22,6 +22,7 @@ from monitor.settings import Settings, SourceSettings
 from monitor.sidecars import Sidecars
 from monitor.sources.base import Source
 from monitor.sources.opening import Clients, build_source
+from monitor.state import State
 from monitor.store import Store
 from monitor.upkeep import Retention, Upkeep
 
@@ -37,6 +38,7 @@ class Lasting:
         mark: how much of the index's catalogue the store has already.
     """
 
+    state: State
     store: Store
     index: Index
     budgets: AllBudgets
@@ -100,6 +102,7 @@ def build_round(
             budgets=lasting.budgets,
             endings=lasting.endings,
             readings=readings,
+            held=lambda: lasting.state.rebuilding,
             facts=sidecars.facts,
             refresh_seconds=settings.metrics_refresh_seconds,
             sheet=sheet,
@@ -126,6 +129,7 @@ def build_upkeep(settings: Settings, lasting: Lasting, bookmarks: Bookmarks) -> 
         store=lasting.store,
         index=lasting.index,
         budgets=lasting.budgets,
+        state=lasting.state,
         retention=Retention(
             days=settings.store_retention_days,
             spans=settings.store_retention_spans,

@@ -134,6 +134,8 @@ def describe(parts: Parts) -> str:
     more = f" and {len(names) - MOST_SOURCES_NAMED} more" if len(names) > MOST_SOURCES_NAMED else ""
     doing = "watching" if all(parts.first_polls) else "looking for the first time at"
     named = ", ".join(names[:MOST_SOURCES_NAMED]) or "for jobs to appear"
+    if parts.state.rebuilding:
+        doing = "rebuilding the store from"
     text = f"{doing} {named}{more}: {numbers.stored} profiles stored since the start"
     away = sum(not source.statistics().available for source in parts.sources)
     counts = (

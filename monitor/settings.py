@@ -117,6 +117,8 @@ def address(value: object) -> object:
 
 def web_address(value: object) -> object:
     """Read a URL, or nothing."""
+    if isinstance(value, str) and re.match(r"[a-z0-9]+://[^/]*@", value):
+        raise ValueError("must hold no user or password: credentials come from the environment or a profile")
     if value == "" or (isinstance(value, str) and re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", value)):
         return value
     raise ValueError('must be a URL such as "https://minio.example:9000", or "" for AWS')
@@ -192,10 +194,33 @@ SETTINGS = table(
         "else phasewatch.sock in the state folder.",
     ),
     setting("daemon.socket_mode", "0660", "octal", mode, "Access rights of the socket."),
+    setting("daemon.socket_group", "", "", word, "Group of the socket, a name or number. Default: the daemon's own."),
+    setting(
+        "daemon.socket_users",
+        (),
+        "",
+        words,
+        "Users who may ask on the socket, names or numbers, besides root and the daemon's own. "
+        "Default: all whom its rights let in.",
+    ),
     setting(
         "daemon.listen", "127.0.0.1:9753", "host:port", address, 'Where /metrics is served over TCP; "" for nowhere.'
     ),
-    setting("daemon.listen_api", False, "", switch, "Serve /v1 over TCP too. There is no authentication."),
+    setting(
+        "daemon.listen_anywhere",
+        False,
+        "",
+        switch,
+        "Listen on an address that other hosts reach although nothing asks them who they are.",
+    ),
+    setting("daemon.listen_api", False, "", switch, "Serve /v1 over TCP too."),
+    setting(
+        "daemon.web_config_file",
+        "",
+        "path",
+        word,
+        "TLS, users and tokens for TCP, in the web configuration format of Prometheus's exporters.",
+    ),
     setting(
         "daemon.nice",
         5,
@@ -316,6 +341,13 @@ SETTINGS = table(
         "host:port",
         address,
         "Where /sd says that Prometheus finds /metrics. Default: the address at which it was asked.",
+    ),
+    setting(
+        "query.max_connections",
+        256,
+        "connections",
+        number(1, 100_000, whole=True),
+        "Connections open at the same time, on the socket and over TCP each; more are refused.",
     ),
     setting("query.max_concurrent", 8, "queries", number(1, 1000, whole=True), "Queries answered at the same time."),
     setting("query.timeout_seconds", 30.0, "seconds", number(0.1, 3600), "Time for one query."),
@@ -458,8 +490,12 @@ class Settings:
     daemon_state_dir: Path
     daemon_socket: Path
     daemon_socket_mode: str
+    daemon_socket_group: str
+    daemon_socket_users: tuple[str, ...]
     daemon_listen: str
+    daemon_listen_anywhere: bool
     daemon_listen_api: bool
+    daemon_web_config_file: Path | None
     daemon_nice: int
     daemon_ionice: str
     ingest_workers: int
@@ -485,6 +521,7 @@ class Settings:
     metrics_keep_ended_seconds: float
     metrics_keep_silent_seconds: float
     metrics_target: str
+    query_max_connections: int
     query_max_concurrent: int
     query_timeout_seconds: float
     query_watch_events: int

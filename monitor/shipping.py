@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,9 +21,10 @@ from typing import NamedTuple
 import anyio
 import anyio.to_thread
 
-from monitor.errors import LayoutError, RequestFailed
+from monitor.errors import LayoutError, ReadError, RequestFailed
 from monitor.layout import locate
 from monitor.logs import log_once
+from monitor.reading import LocalFile, read_file
 from monitor.s3_url import S3Url, parse_s3_url
 from monitor.settings import Settings
 from monitor.sources.base import FileRef, Source
@@ -78,6 +80,7 @@ class Shipper:
         may_delete: Callable[[str], bool] = lambda path: True,
     ) -> None:
         self._root = root
+        self._real_root = os.path.realpath(root)
         self._bucket = bucket
         self._url = url
         self._delete = delete
@@ -169,7 +172,7 @@ class Shipper:
 
     async def _ship_one(self, file: Found) -> bool:
         """Bring one file into the bucket; False where it changed meanwhile."""
-        data = await anyio.to_thread.run_sync(read_unchanged, file)
+        data = await anyio.to_thread.run_sync(read_unchanged, file, self._real_root)
         if data is None:
             return False
         digest = hashlib.md5(data, usedforsecurity=False).hexdigest()
@@ -190,7 +193,7 @@ class Shipper:
         """Delete what the bucket holds, if nobody here needs it any more; what has changed is shipped anew."""
         for file in [file for file in self._to_delete.values() if self._may_delete(file.path)]:
             del self._to_delete[file.path]
-            if await anyio.to_thread.run_sync(delete_unchanged, file):
+            if await anyio.to_thread.run_sync(delete_unchanged, file, self._real_root):
                 self._deleted += 1
                 del self._done[file.path]
 
@@ -210,29 +213,40 @@ def state_of(path: str) -> tuple[int, int] | None:
     return state.st_size, state.st_mtime_ns
 
 
-def read_unchanged(file: Found) -> bytes | None:
-    """Return a file's bytes, or None where it is not as it was found."""
+def read_unchanged(file: Found, root: str) -> bytes | None:
+    """Return a file's bytes, or None where it is not as it was found, or not below the root any more."""
     try:
-        data = Path(file.path).read_bytes()
-    except OSError:
+        data = read_file(LocalFile(file.path, root), MOST_BYTES).data
+    except ReadError:
         return None
     return data if state_of(file.path) == (file.size_bytes, file.modified_ns) == (len(data), file.modified_ns) else None
 
 
-def delete_unchanged(file: Found) -> bool:
-    """Delete a file that is as it was found, and its folder when that is empty; one that may not be deleted stays."""
-    if state_of(file.path) != (file.size_bytes, file.modified_ns):
-        return False
+def delete_unchanged(file: Found, root: str) -> bool:
+    """Delete a file that is as it was found, and its folder when that is empty; one that may not be deleted stays.
+
+    The folder is held open meanwhile: one that was swapped for a link leads nowhere.
+    """
     path = Path(file.path)
     try:
-        path.unlink(missing_ok=True)
+        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        real = os.readlink(f"/proc/self/fd/{folder}")  # noqa: PTH115 - no path, but what the kernel knows of a folder
+        state = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+        if not f"{real}/".startswith(f"{root}/") or (state.st_size, state.st_mtime_ns) != file[2:]:
+            return False
+        os.unlink(path.name, dir_fd=folder)
+        with suppress(OSError):  # others are in it
+            os.rmdir(real)  # noqa: PTH106
+    except FileNotFoundError:
+        return False
     except OSError as error:
         log_once(logger, f"delete:{error}", "cannot delete what the bucket holds: %s", error, level=logging.WARNING)
         return False
-    try:
-        path.parent.rmdir()
-    except OSError:
-        return True  # others are in it
+    finally:
+        os.close(folder)
     return True
 
 

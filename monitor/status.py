@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import monitor
+from monitor.api.connections import DROP_REASONS
 from monitor.api.server import Server
 from monitor.decoding import DecodePool
 from monitor.index import Index
@@ -15,6 +16,7 @@ from monitor.ingest import Ingest, Item
 from monitor.metrics import Reading
 from monitor.retry import Trouble
 from monitor.sources.base import Source, SourceStatistics
+from monitor.state import State
 from monitor.store import Store
 from monitor.watchers import Watchers
 
@@ -31,10 +33,11 @@ class Parts:
 
     Attributes:
         first_polls: which sources have finished their first poll.
-        started: when the daemon started; seconds since the epoch.
+        started: when the daemon started, by the clock that never goes back.
     """
 
     index: Index
+    state: State
     store: Store
     watchers: Watchers
     server: Server
@@ -52,7 +55,7 @@ def catching_up(parts: Parts) -> bool:
 
 
 def status_of(parts: Parts, now: float) -> Mapping[str, object]:
-    """Return the state, ready for JSON."""
+    """Return the state, ready for JSON; `now` is by the clock of `Parts.started`."""
     waiting, aside = parts.ingest.troubles()
     server = parts.server.statistics()
     return {
@@ -68,8 +71,18 @@ def status_of(parts: Parts, now: float) -> Mapping[str, object]:
         ],
         "ingest": asdict(parts.ingest.statistics()),
         "decode": asdict(parts.pool.statistics()),
-        "store": asdict(parts.store.statistics()),
-        "queries": {"running": server.running, "requests": sum(server.requests.values())},
+        "store": {
+            **asdict(parts.store.statistics()),
+            "rebuilding": parts.state.rebuilding,
+            "damaged_stores": parts.state.damaged_stores,
+            "lost_profiles": parts.state.lost,
+        },
+        "queries": {
+            "running": server.running,
+            "requests": sum(server.requests.values()),
+            "connections": dict(server.connections),
+            "refused": dict(server.refused),
+        },
         "watchers": asdict(parts.watchers.statistics()),
         "set_aside": [shown(trouble) for trouble in aside[:MOST_TROUBLES_SHOWN]],
         "retrying": [shown(trouble) for trouble in waiting[:MOST_TROUBLES_SHOWN]],
@@ -123,6 +136,11 @@ def readings_of(parts: Parts) -> Iterator[Reading]:
     yield counter("phasewatch_store_commit_seconds", "Time spent in transactions.", store.commit_seconds)
     yield gauge("phasewatch_store_size_bytes", "Size of the store's files.", store.size_bytes)
     yield gauge("phasewatch_store_profiles", "Profiles whose rows are kept.", len(parts.index.spans))
+    yield gauge(
+        "phasewatch_store_rebuilding", "1 while profiles that were lost are read again.", parts.state.rebuilding
+    )
+    yield gauge("phasewatch_store_damaged_stores", "Damaged stores that were set aside.", parts.state.damaged_stores)
+    yield counter("phasewatch_store_lost_profiles", "Profiles lost with a store and their files.", parts.state.lost)
     yield from query_readings(parts)
 
 
@@ -197,6 +215,19 @@ def query_readings(parts: Parts) -> Iterator[Reading]:
     for route, seconds in (server.seconds or {"/metrics": 0.0}).items():
         yield counter("phasewatch_query_seconds", "Time spent answering.", seconds, route=route)
     yield gauge("phasewatch_query_running", "Queries under way.", server.running)
+    for reason, count in server.refused.items():
+        yield counter("phasewatch_query_refused_requests", "Requests not let in, or none at all.", count, reason=reason)
+    for listener, count in server.connections.items():
+        yield gauge("phasewatch_query_connections", "Connections open now.", count, listener=listener)
+        for reason in DROP_REASONS:
+            dropped = server.dropped.get((listener, reason), 0)
+            yield counter(
+                "phasewatch_query_dropped_connections",
+                "Connections refused or ended by the daemon.",
+                dropped,
+                listener=listener,
+                reason=reason,
+            )
     watchers = parts.watchers.statistics()
     yield gauge("phasewatch_query_watchers", "Readers of /v1/watch.", watchers.readers)
     yield counter("phasewatch_query_dropped_events", "Events that slow readers lost.", watchers.dropped)

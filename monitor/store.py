@@ -7,9 +7,10 @@ of its own and sees the last commit. Names are numbered by the catalogue, so row
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -18,7 +19,7 @@ import duckdb
 import numpy as np
 
 from monitor.catalog import Catalog, CatalogMark, SeriesKey
-from monitor.errors import StoreError
+from monitor.errors import StoreDamaged, StoreError
 from monitor.profiles.columns import Floats, Ids
 from monitor.rows import ProfileRows, SpanRows
 from monitor.schema import MIGRATIONS, SCHEMA_VERSION, TABLES
@@ -46,12 +47,20 @@ class StoreStatistics:
 
 
 class Store:
-    """An open store. Made by `open_store`."""
+    """An open store. Made by `open_store`.
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, path: Path | None) -> None:
-        self._connection = connection
+    Attributes:
+        damage: what could not be read of the file, since it holds something else; None while all could.
+    """
+
+    def __init__(self, connect: Callable[[], duckdb.DuckDBPyConnection], path: Path | None) -> None:
+        self._connect = connect
+        self._connection = connect()
         self._path = path
         self._reading = threading.local()
+        self._cursors: list[duckdb.DuckDBPyConnection] = []
+        self._invalid = False
+        self.damage: StoreDamaged | None = None
         self._commits = 0
         self._commit_seconds = 0.0
         self._size_bytes = self._measure()
@@ -72,6 +81,8 @@ class Store:
         """
         started = monotonic()
         until = catalog.mark()
+        if self.revive() and self._holds(spans):
+            return until  # it was durable after all: what failed came after that
         with self.transaction():
             self._write_catalog(catalog, since, until)
             self._insert("spans", span_columns(spans))
@@ -90,15 +101,41 @@ class Store:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Group writes; roll back and raise StoreError when one fails."""
-        with translated("write to"):
+        self.revive()
+        with self._watched("write to"):
             self._connection.begin()
         try:
-            with translated("write to"):
+            with self._watched("write to"):
                 yield
                 self._connection.commit()
         except BaseException:
             self._roll_back()
             raise
+
+    def revive(self) -> bool:
+        """Open the file again where duckdb has given up its instance, as it does when it cannot fold the log into the
+        file on a full disk. Only for the thread that writes.
+
+        Returns:
+            True where it was opened again.
+
+        Raises:
+            StoreError: it cannot be opened now.
+        """
+        if not self._invalid:
+            return False
+        self.close()
+        self._connection = self._connect()
+        self._reading = threading.local()
+        self._invalid = False
+        return True
+
+    def close(self) -> None:
+        """Close the file. What cannot be folded into it now stays in its log."""
+        cursors, self._cursors = self._cursors, []
+        for connection in (*cursors, self._connection):
+            with suppress(duckdb.Error):
+                connection.close()
 
     def replace_table(self, table: str, columns: Columns) -> None:
         """Put these rows in the place of all that a table holds. Call it inside a transaction."""
@@ -199,7 +236,7 @@ class Store:
 
     def read_table(self, sql: str, parameters: Sequence[object] = ()) -> Columns:
         """Run one reading statement and return its columns."""
-        with translated("read"):
+        with self._watched("read"):
             return plain(self._cursor().execute(sql, list(parameters)).fetchnumpy())
 
     def statistics(self) -> StoreStatistics:
@@ -207,6 +244,24 @@ class Store:
         return StoreStatistics(commits=self._commits, commit_seconds=self._commit_seconds, size_bytes=self._size_bytes)
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _watched(self, verb: str) -> Iterator[None]:
+        """Turn duckdb's errors into StoreError, and note what they mean for this instance."""
+        try:
+            with translated(verb):
+                yield
+        except StoreDamaged as error:
+            self.damage = error
+            raise
+        except StoreError as error:
+            self._invalid |= isinstance(error.__cause__, (duckdb.FatalException, duckdb.InternalException))
+            raise
+
+    def _holds(self, spans: SpanRows) -> bool:
+        """Tell whether a batch is stored already."""
+        highest = self.read_table("SELECT coalesce(max(number), -1) AS number FROM spans")["number"]
+        return bool(len(spans.number)) and int(highest[0]) >= int(spans.number[0])
 
     def _measure(self) -> int:
         if self._path is None:
@@ -218,6 +273,7 @@ class Store:
         cursor: duckdb.DuckDBPyConnection | None = getattr(self._reading, "cursor", None)
         if cursor is None:
             cursor = self._reading.cursor = self._connection.cursor()
+            self._cursors.append(cursor)
         return cursor
 
     def _sum(self, table: str, sums: str, key: str, spans: Ids) -> Columns:
@@ -232,7 +288,7 @@ class Store:
             inside = "" if dense else " AND span IN (SELECT span FROM chosen)"
             parts.append(f"SELECT * FROM {table} WHERE span BETWEEN {first} AND {last}{inside}")
         sql = f"SELECT {key}, {sums} FROM ({' UNION ALL '.join(parts)}) GROUP BY {key}"
-        with translated("read"):
+        with self._watched("read"):
             return plain(self._cursor().execute(sql).fetchnumpy())
 
     def _insert(self, table: str, columns: Columns) -> None:
@@ -260,22 +316,33 @@ def open_store(path: Path | None, *, memory_bytes: int = 96 * 2**20, threads: in
         memory_bytes: how much duckdb may use for its buffers.
 
     Raises:
-        StoreError: another process has it open, it is damaged, or a newer version wrote it.
+        StoreError: another process has it open, a newer version wrote it, or it cannot be read or written.
+        StoreDamaged: it holds what cannot be read.
     """
+    store = Store(partial(connect, path, memory_bytes, threads), path)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def connect(path: Path | None, memory_bytes: int, threads: int) -> duckdb.DuckDBPyConnection:
+    """Open the file, with the tables of this version in it."""
     limits: dict[str, Any] = {"memory_limit": f"{memory_bytes}B", "threads": threads}
     try:
         connection = duckdb.connect(":memory:" if path is None else str(path), config=limits)
     except duckdb.Error as error:
-        raise StoreError(f"cannot open the store {path}: {opening_advice(str(error))}") from error
+        raise opening_error(path, error) from error
     try:
         connection.execute("SET preserve_insertion_order = true")
         # Folding the log into the file less often costs a restart a fraction of a second and saves a third of writing.
-        connection.execute("SET wal_autocheckpoint = '64MB'")
+        connection.execute(f"SET wal_autocheckpoint = '{LOG_BYTES}B'")
         with translated("prepare"):
             prepare_schema(connection, where=str(path or "memory"))
-        yield Store(connection, path)
-    finally:
+    except BaseException:
         connection.close()
+        raise
+    return connection
 
 
 def prepare_schema(
@@ -308,6 +375,14 @@ def prepare_schema(
         raise
 
 
+DAMAGE_SIGNS = (
+    "Corrupt",
+    "Could not read enough bytes",
+    "is not a valid DuckDB database file",
+    "Failure while replaying WAL",
+)
+"""In messages of duckdb: it has no class for them."""
+LOG_BYTES = 64 * 2**20
 WIDE_GAP_SPANS = 1_000
 MOST_CLUSTERS = 64
 
@@ -332,13 +407,30 @@ def translated(verb: str) -> Iterator[None]:
     try:
         yield
     except duckdb.Error as error:
-        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise StoreError(f"cannot {verb} the store: {first_line}") from error
+        text = first_line(error)
+        kind = StoreDamaged if tells_damage(text) else StoreError
+        raise kind(f"cannot {verb} the store: {text}") from error
 
 
-def opening_advice(message: str) -> str:
-    """Say what to do about a store that does not open."""
-    first_line = message.splitlines()[0]
-    if "lock" in message.lower():
-        return f"another process uses it ({first_line}); stop that one or choose another --state-dir"
-    return f"{first_line}; move the file aside to start anew from the profiles that still exist"
+def opening_error(path: Path | None, error: duckdb.Error) -> StoreError:
+    """Say why a store does not open, and what to do where that is somebody's to decide."""
+    text = first_line(error)
+    if tells_damage(text) or isinstance(error, (duckdb.InternalException, duckdb.SerializationException)):
+        return StoreDamaged(f"the store {path} is damaged ({text})")
+    if "set lock" in text:
+        advice = "another process uses it; stop that one or choose another --state-dir"
+    elif "storage version" in text:
+        advice = "install the newer phasewatch again, or choose another --state-dir"
+    else:
+        advice = "make it readable and writable, or choose another --state-dir"
+    return StoreError(f"cannot open the store {path} ({text}): {advice}")
+
+
+def tells_damage(message: str) -> bool:
+    """Tell whether duckdb says that a file holds something else than was written."""
+    return any(sign in message for sign in DAMAGE_SIGNS)
+
+
+def first_line(error: duckdb.Error) -> str:
+    """Return the part of duckdb's message that is for people."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

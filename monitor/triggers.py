@@ -10,8 +10,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from monitor.errors import QueryError
+from monitor.errors import QueryError, ReadError
 from monitor.layout import ANSWER_FILE, REQUEST_FILE
+from monitor.reading import LocalFile, read_file
 
 EXPIRES_SECONDS = 3600.0
 LARGEST_ANSWER_BYTES = 4096
@@ -103,9 +104,8 @@ def read_answers(base: Path, name: str) -> list[dict[str, object]]:
     answers: list[dict[str, object]] = []
     for path in sorted(base.glob(ANSWER_FILE.format(node="*"))):
         try:
-            with path.open("rb") as file:
-                answer = json.loads(file.read(LARGEST_ANSWER_BYTES))
-        except (OSError, ValueError, RecursionError):
+            answer = json.loads(read_file(LocalFile(str(path), os.path.realpath(base)), LARGEST_ANSWER_BYTES).data)
+        except (ReadError, ValueError, RecursionError):
             continue  # half gone, or not ours
         if isinstance(answer, dict) and answer.get("id") == name:
             answers.append(answer)

@@ -16,10 +16,11 @@ from monitor.bookmarks import Bookmarks
 from monitor.budgets import AllBudgets
 from monitor.checkpoint import save_totals
 from monitor.endings import META_KEY, Endings
-from monitor.errors import StoreError
+from monitor.errors import StoreDamaged, StoreError
 from monitor.index import Index
 from monitor.logs import log_once
 from monitor.profiles.columns import Ids
+from monitor.state import State
 from monitor.store import Store
 
 logger = logging.getLogger("phasewatch.upkeep")
@@ -53,6 +54,7 @@ class Upkeep:
         store: Store,
         index: Index,
         budgets: AllBudgets,
+        state: State,
         retention: Retention,
         wall_clock: Callable[[], float],
         choose_every_seconds: float = 1.0,
@@ -65,6 +67,7 @@ class Upkeep:
         self._store = store
         self._index = index
         self._budgets = budgets
+        self._state = state
         self._retention = retention
         self._wall_clock = wall_clock
         self._choose_every = choose_every_seconds
@@ -72,10 +75,17 @@ class Upkeep:
         self._checkpointed = index.next_number
 
     async def run_due(self) -> None:
-        """Do what is due. A store that cannot be written is logged, and tried again when it is due next."""
+        """Do what is due. A store that cannot be written is logged, and tried again when it is due next.
+
+        Raises:
+            StoreDamaged: the store's file cannot be read, as whoever came upon it has found.
+        """
+        if self._store.damage is not None:
+            raise self._store.damage
         now = anyio.current_time()
         try:
-            if now >= self._next_choice:
+            await anyio.to_thread.run_sync(self._look_after)
+            if now >= self._next_choice and not self._state.rebuilding:
                 self._next_choice = now + self._choose_every
                 await self._choose_series()
             if now >= self._next_retention:
@@ -88,6 +98,8 @@ class Upkeep:
             if now >= self._next_arrivals:
                 self._next_arrivals = now + ARRIVALS_EVERY_SECONDS
                 await self._keep_arrivals()
+        except StoreDamaged:
+            raise
         except StoreError as error:
             log_once(logger, f"upkeep:{error}", "%s; tried again later", error, level=logging.ERROR)
 
@@ -102,6 +114,10 @@ class Upkeep:
             await self._keep_arrivals()
         except StoreError as error:
             logger.warning("the totals were not saved, the next start adds them up anew: %s", error)
+
+    def _look_after(self) -> None:
+        self._store.revive()
+        self._state.note(self._index.next_number)
 
     async def _choose_series(self) -> None:
         for budgets in self._budgets.each:

@@ -21,7 +21,7 @@ from monitor.client import AsyncClient, Client, checked, open_client, parse_even
 from monitor.errors import QueryError, SourceUnavailable
 from monitor.selection import BetweenModes, ByStep, ByTime, PostHookClose, PreStepZero
 from monitor.spans import PythonProfileModes
-from tests.api.test_server import DEADLINE_SECONDS, SPAN_NAME, FakeEngine, serving, span_row
+from tests.api.test_server import DEADLINE_SECONDS, SPAN_NAME, FakeEngine, serving_for_a_fixture, span_row
 
 Call = Callable[..., Awaitable[Any]]
 """Calls a client's method by its name, in a thread where the client blocks."""
@@ -56,7 +56,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 async def server(engine: FakeEngine, short_tmp_path: Path) -> AsyncIterator[Server]:
-    async with serving(engine, short_tmp_path) as running:
+    async with serving_for_a_fixture(engine, short_tmp_path) as running:
         yield running
 
 

@@ -287,6 +287,46 @@ def test_a_path_on_the_command_line_is_checked_as_one_in_a_file(path: str) -> No
         load_settings(None, HOME, {"source.path": path})
 
 
+@pytest.mark.parametrize("listen", ["", "127.0.0.1:0", "127.9.9.9:1", "[::1]:9753", "localhost:9753"])
+def test_an_address_of_this_host_alone_needs_nothing(listen: str) -> None:
+    assert load_settings(None, HOME, {"daemon.listen": listen}).daemon_listen == listen
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:9753", "[::]:9753", "10.1.2.3:9753", "node7:9753", "127.0.0.1.example:1"])
+def test_an_address_that_others_reach_is_refused_unless_they_are_asked_or_it_is_meant(
+    tmp_path: Path, listen: str
+) -> None:
+    text = f'[daemon]\nlisten = "{listen}"\n'
+    (mistake,) = check_config(written(tmp_path, text), HOME)
+    assert mistake.message.startswith(f"other hosts reach {listen}, and nothing asks them who they are")
+    assert check_config(written(tmp_path, text + "listen_anywhere = true\n"), HOME) == []
+    web = tmp_path / "web.yml"
+    with_file = f'{text}web_config_file = "{web}"\n'
+    web.write_text("http_server_config: {http2: true}\n")
+    assert check_config(written(tmp_path, with_file), HOME) == [mistake]
+    web.write_text(f"bearer_tokens: {{prometheus: {'a' * 64}}}\n")
+    assert check_config(written(tmp_path, with_file), HOME) == []
+
+
+def test_a_web_configuration_file_is_checked_too(tmp_path: Path) -> None:
+    web = tmp_path / "web.yml"
+    web.write_text("basic_auth_user: {}\n")
+    (mistake,) = check_config(written(tmp_path, f'[daemon]\nweb_config_file = "{web}"\n'), HOME)
+    assert (mistake.where, mistake.message) == (
+        "daemon.web_config_file",
+        f"{web}: Object contains unknown field `basic_auth_user`",
+    )
+
+
+@pytest.mark.parametrize("key", ["endpoint", "sqs", "path", "jobs"])
+def test_a_password_in_a_url_is_refused_and_not_told(tmp_path: Path, key: str) -> None:
+    url = "s3://ann:hunter2@bucket/p" if key in ("path", "jobs") else "https://ann:hunter2@minio:9000"
+    other = "" if key in ("path", "jobs") else 'path = "s3://bucket/p"\n'
+    found = check_config(written(tmp_path, f'[[source]]\n{other}{key} = "{url}"\n'), HOME)
+    assert found
+    assert "hunter2" not in str(found)
+
+
 def test_lists_are_read_from_the_file_and_as_toml_from_the_environment(tmp_path: Path) -> None:
     path = written(tmp_path, "[metrics]\npackages = ['application code']\nrename = ['^v\\d+/ => ']\nexclude = ['a']\n")
     settings = load_settings(path, HOME | {"PHASEWATCH_METRICS_EXCLUDE": "['b', \"c\"]"})

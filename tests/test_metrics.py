@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import threading
 from collections.abc import Iterable
 
 import pytest
@@ -13,6 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from monitor import metrics
 from monitor.answers import PageWish
 from monitor.budgets import new_budgets
 from monitor.catalog import Catalog, SeriesKey
@@ -160,6 +162,27 @@ async def test_a_page_is_kept_until_something_of_it_changes(monkeypatch: pytest.
     again = await run.page.page(PageWish(job="one", gzip=True))
     assert again == first["one"]
     assert again is not first["one"]  # kept no longer: there was no room
+
+
+async def test_nothing_is_drawn_or_put_together_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+
+    def noted(name: str) -> None:
+        real = getattr(metrics, name)
+
+        def call(*arguments: object, **words: object) -> object:
+            threads.append(threading.get_ident())
+            return real(*arguments, **words)
+
+        monkeypatch.setattr(metrics, name, call)
+
+    for name in ("lines_by", "group_lines", "page_of"):
+        noted(name)
+    run = Run("one")
+    await run.page.render()
+    await run.text(gzip=True, names=frozenset({"phasewatch_span_seconds_count"}))
+    assert len(threads) > 2
+    assert threading.get_ident() not in threads
 
 
 async def test_series_of_an_ended_job_go_and_come_back_with_the_true_totals() -> None:

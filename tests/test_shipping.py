@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 
 from monitor.config import load_settings
 from monitor.s3_url import S3Url
-from monitor.shipping import Shipper, shipper_beside
+from monitor.shipping import Found, Shipper, delete_unchanged, read_unchanged, shipper_beside
 from monitor.sources.local import LocalSource
 from monitor.sources.s3_client import Bucket, S3Client, open_s3_client
 from tests.integration.corpora import node_folder, span_names, write_run, write_span
@@ -131,12 +132,12 @@ async def test_what_may_not_be_deleted_stays_and_shipping_goes_on(
     write_run(tmp_path, data_dir / "formats", nodes=1, steps=1)
     files = files_below(tmp_path)
 
-    def refuse(path: Path, missing_ok: bool = False) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
+    def refuse(path: str, *, dir_fd: int) -> None:
+        raise PermissionError(13, "Permission denied", path)
 
     async with open_endpoint() as endpoint, open_s3_client(endpoint.settings) as client:
         with monkeypatch.context() as patch:
-            patch.setattr(Path, "unlink", refuse)  # root, who runs the tests in CI, may delete everything
+            patch.setattr(os, "unlink", refuse)  # root, who runs the tests in CI, may delete everything
             shipper = shipper_of(tmp_path, client, delete=True)
             await shipper.ship_all()
         assert files_below(tmp_path) == files == endpoint.objects
@@ -167,3 +168,37 @@ async def test_a_file_that_a_source_watches_is_deleted_when_it_is_stored(
         stored.add(min(names))
         await shipper.ship_all()  # asked again, though the bucket holds all
         assert {path.parent.name for path in base.rglob("python_stats")} == names - {min(names)}
+
+
+async def test_what_becomes_a_link_on_the_way_is_neither_read_nor_deleted(data_dir: Path, tmp_path: Path) -> None:
+    base, outside = tmp_path / "base", tmp_path / "outside"
+    write_run(base, data_dir / "formats", nodes=1, steps=1)
+    for file in base.rglob("python_stats"):
+        os.utime(file, ns=(10**18, 10**18))
+    shutil.copytree(base, outside)
+    before = files_below(outside)
+
+    def swap(path: str) -> bool:
+        """Let a span's folder lead to its twin outside, between the upload and the deletion."""
+        folder = Path(path).parent
+        shutil.rmtree(folder)
+        folder.symlink_to(outside / folder.relative_to(base))
+        return True
+
+    async with open_endpoint() as endpoint, open_s3_client(endpoint.settings) as client:
+        await shipper_of(base, client, delete=True, may_delete=swap).ship_all()
+        assert len(endpoint.objects) == len(before)
+        assert files_below(outside) == before
+
+
+def test_a_file_that_became_a_link_is_not_read(tmp_path: Path) -> None:
+    base, secret = tmp_path / "base", tmp_path / "secret"
+    secret.write_bytes(b"s" * len(str(secret)))
+    span = base / "framework/pytorch/cprofile/0-a" / next(iter(span_names(1)))
+    span.mkdir(parents=True)
+    (span / "python_stats").symlink_to(secret)
+    state = (span / "python_stats").lstat()
+    file = Found(str(span / "python_stats"), "key", state.st_size, state.st_mtime_ns)
+    assert read_unchanged(file, str(base)) is None
+    assert not delete_unchanged(Found(str(base / "framework/../../secret"), "key", *file[2:]), str(base))
+    assert secret.exists()

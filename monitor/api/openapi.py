@@ -14,6 +14,8 @@ from monitor.api.schema import DroppedEvent, ErrorAnswer, ProfileAnswer
 
 ERRORS = {
     "400": "A parameter is wrong; `parameter` names it.",
+    "401": "Over TCP: a user and password, or a token, is needed.",
+    "403": "This user, or this certificate, may not ask.",
     "404": "A job, node or framework without profiles, or no such route.",
     "413": "The request is too large.",
     "503": "Too busy, too slow or stopping; try again.",
@@ -71,9 +73,10 @@ def capture_operation(by_struct: dict[Any, Any], error: dict[str, Any]) -> dict[
         "requestBody": {"required": True, "content": {"application/json": {"schema": by_struct[CaptureRequest]}}},
         "responses": {
             "200": {"description": "Where the request was left.", "content": answer},
-            "403": {"description": "The base folder is not the daemon's.", "content": error},
-        }
-        | errors(error),
+            **errors(error),
+            "403": {"description": "The base folder is not the daemon's, or this user may not ask.", "content": error},
+            "408": {"description": "The body took too long to arrive.", "content": error},
+        },
     }
 
 

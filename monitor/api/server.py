@@ -8,27 +8,29 @@ from __future__ import annotations
 import logging
 import socket as unix_sockets
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
+import anyio.to_thread
 import msgspec
 from aiohttp import web
 
 from monitor.answers import Engine
+from monitor.api.access import Access, SocketAccess, WebAccess, allowed_users, group_number
 from monitor.api.captures import CAPTURE_PATH, ask_captures
+from monitor.api.connections import LARGEST_URL_BYTES, Connection, Limits, Listener, affordable, error_body
 from monitor.api.openapi import openapi_document
 from monitor.api.parameters import Values, scope_of, shortened
 from monitor.api.routes import ROUTES, WATCH_PARAMETERS, Reply, Route, check_names
-from monitor.api.schema import ErrorAnswer, ErrorBody
 from monitor.api.scrape import METRICS_PATH, SD_PATH, Scraping
-from monitor.api.sockets import query_listener
+from monitor.api.sockets import query_listener, tcp_listeners
 from monitor.api.watch import stream_events
-from monitor.errors import ConfigError, QueryError, SourceUnavailable, StoreError
+from monitor.errors import AccessRefused, QueryError, SourceUnavailable, StoreError
 
 logger = logging.getLogger("phasewatch.server")
 http_logger = logging.getLogger("phasewatch.http")
@@ -42,9 +44,17 @@ SHUTDOWN_ENDS_SECONDS = 3 * SHUTDOWN_SECONDS
 """aiohttp waits for handlers twice its timeout before it cancels them; left alone before that, they would go on."""
 LONGEST_WAIT_SECONDS = 5.0
 """A query waits so long for its turn before it is refused as one too many."""
-LARGEST_URL_BYTES = 64 * 1024
-LARGEST_LINE_BYTES = 2**20
-"""What aiohttp itself refuses gets no error of ours, so it lets through more than is answered."""
+LARGEST_BODY_BYTES = 64 * 1024
+HTTP_OPTIONS: dict[str, Any] = {
+    "access_log": None,
+    "logger": http_logger,
+    "max_line_size": LARGEST_URL_BYTES + 1024,
+    "max_field_size": 8 * 1024,
+    "max_headers": 64,
+}
+"""The most that is kept of a request before it is answered: about 0.6 MB, and 0.1 MB of those behind it."""
+
+DEFAULT_LIMITS = Limits()
 
 LANDING = """<!doctype html><title>phasewatch</title><h1>phasewatch</h1>
 <ul><li><a href="/metrics">/metrics</a></li><li><a href="/sd">/sd</a></li>{api}</ul>
@@ -59,11 +69,17 @@ class ServerStatistics:
     Attributes:
         requests: by (route, HTTP status). seconds: time spent answering, by route.
         running: queries under way.
+        connections: open now, by listener ("unix", "tcp").
+        dropped: connections that were refused or ended by the server, by (listener, why).
+        refused: requests that were not let in, or were none, by why.
     """
 
     requests: Mapping[tuple[str, int], int]
     seconds: Mapping[str, float]
     running: int
+    connections: Mapping[str, int]
+    dropped: Mapping[tuple[str, str], int]
+    refused: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -78,17 +94,29 @@ class Server:
     address: str = ""
     _requests: Counter[tuple[str, int]] = field(default_factory=Counter)
     _seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    listeners: list[Listener] = field(default_factory=list)
     _limiter: anyio.CapacityLimiter | None = None
+    _refused: Counter[str] = field(default_factory=Counter)
 
     def statistics(self) -> ServerStatistics:
         """Say what was asked."""
-        running = 0 if self._limiter is None else self._limiter.borrowed_tokens
-        return ServerStatistics(requests=dict(self._requests), seconds=dict(self._seconds), running=running)
+        return ServerStatistics(
+            requests=dict(self._requests),
+            seconds=dict(self._seconds),
+            running=0 if self._limiter is None else self._limiter.borrowed_tokens,
+            connections={each.name: len(each.open) for each in self.listeners},
+            dropped={(each.name, why): count for each in self.listeners for why, count in each.dropped.items()},
+            refused={**self._refused, "malformed": sum(each.malformed for each in self.listeners)},
+        )
 
     def note(self, route: str, status: int, seconds: float) -> None:
         """Count one request."""
         self._requests[route, status] += 1
         self._seconds[route] += seconds
+
+    def note_refusal(self, reason: str) -> None:
+        """Count one request that was not let in."""
+        self._refused[reason] += 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,10 +128,13 @@ class Application:
     limiter: anyio.CapacityLimiter
     timeout_seconds: float
     scraping: Scraping
+    access: Access
+    body_seconds: float
 
     def build(self, *, with_api: bool, with_capture: bool = False) -> web.Application:
         """Make the aiohttp application."""
-        app = web.Application(middlewares=[self.guard], client_max_size=64 * 1024)
+        app = web.Application(middlewares=[self.guard], client_max_size=LARGEST_BODY_BYTES)
+        app.on_response_prepare.append(self.add_headers)
         app[WITH_API] = with_api
         app.router.add_get(METRICS_PATH, self.scraping.metrics)
         app.router.add_get(SD_PATH, self.scraping.targets)
@@ -119,11 +150,15 @@ class Application:
 
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Turn every error into the one shape, and count every request."""
+        """Let in who may ask, turn every error into the one shape, and count every request."""
         started = perf_counter()
         resource = request.match_info.route.resource
         route = "other" if resource is None else resource.canonical
+        connection = request.protocol
+        assert isinstance(connection, Connection)  # `Listener` makes no other
+        connection.begin()
         try:
+            await self.access.admit(connection, request.headers.get("Authorization", ""))
             if len(request.raw_path) > LARGEST_URL_BYTES:
                 raise QueryError(
                     f"the URL has more than {LARGEST_URL_BYTES} bytes; ask for less at once",
@@ -131,6 +166,10 @@ class Application:
                     code="too_large",
                 )
             response: web.StreamResponse = await handler(request)
+        except AccessRefused as error:
+            self.server.note_refusal(error.reason)
+            response = error_response(error.status, error.code, error.message)
+            response.headers.extend({"WWW-Authenticate": error.challenge} if error.challenge else {})
         except QueryError as error:
             response = error_response(error.status, error.code, error.message, error.parameter)
         except web.HTTPNotFound:
@@ -145,8 +184,14 @@ class Application:
         except Exception:
             logger.exception("a request failed: %s", shortened(request.path_qs))
             response = error_response(500, "internal", "an error of phasewatch itself; its log says more")
+        finally:
+            connection.end()
         self.server.note(route, response.status, perf_counter() - started)
         return response
+
+    async def add_headers(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
+        """Add what the web configuration file says."""
+        response.headers.update(self.access.headers)
 
     def handler(self, route: Route) -> Handler:
         """Make the handler of one route."""
@@ -181,7 +226,11 @@ class Application:
 
     async def capture(self, request: web.Request) -> web.Response:
         """Ask jobs to profile their next steps."""
-        body = await request.read()
+        try:
+            with anyio.fail_after(self.body_seconds):
+                body = await request.read()
+        except TimeoutError:
+            raise QueryError("the body took too long to arrive", status=408, code="slow_request") from None
         async with self.turn():
             answer = await ask_captures(self.engine, body)
         return web.Response(body=msgspec.json.encode(answer), headers={"Content-Type": "application/json"})
@@ -217,77 +266,74 @@ async def open_server(
     timeout_seconds: float,
     target: str = "",
     inherited: unix_sockets.socket | None = None,
+    socket_group: str = "",
+    socket_users: Sequence[str] = (),
+    web_config_file: Path | None = None,
+    must_protect: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> AsyncIterator[Server]:
     """Serve until the block is left.
 
     Args:
-        socket_mode: access rights of the unix socket.
+        socket_mode: access rights of the unix socket. socket_group: its group; "" leaves it.
+        socket_users: who may ask there, besides root and the daemon's own user; nobody for all whom its rights let in.
         listen: HOST:PORT for TCP, port 0 for any; "" for none.
         listen_api: serve /v1 over TCP too.
         target: HOST:PORT that /sd gives out; "" for where it was asked.
         inherited: a listening unix socket, used in place of making one; closed at the end.
+        web_config_file: who may come in over TCP; None for all. must_protect: refuse one that lets all in.
 
     Raises:
-        ConfigError: the socket or the address is taken or cannot be used.
+        ConfigError: the socket, the address or the file is taken or cannot be used.
     """
     limiter = anyio.CapacityLimiter(max_concurrent)
-    with query_listener(socket, socket_mode, inherited) as (listener, path):
+    users = await anyio.to_thread.run_sync(allowed_users, socket_users)
+    group = await anyio.to_thread.run_sync(group_number, socket_group)
+    limits = replace(limits, connections=affordable(limits.connections, 2 if listen else 1))
+    access = WebAccess(web_config_file, must_protect=must_protect)
+    async with AsyncExitStack() as stack:
+        listener, path = stack.enter_context(query_listener(socket, socket_mode, group, inherited))
         server = Server(socket=path, _limiter=limiter)
-        application = Application(
-            engine=engine,
-            server=server,
-            limiter=limiter,
-            timeout_seconds=timeout_seconds,
-            scraping=Scraping(engine=engine, target=target, address=lambda: server.address),
+        server.listeners.append(
+            Listener(name="unix", sockets=[listener], limits=limits, access=SocketAccess(users)),
         )
-        local = await start_runner(application.build(with_api=True, with_capture=True))
-        try:
-            await web.SockSite(local, listener).start()
-            async with tcp_site(application.build(with_api=listen_api), listen, server):
-                yield server
-        finally:
-            with anyio.move_on_after(SHUTDOWN_ENDS_SECONDS, shield=True):
-                await local.cleanup()
+        if listen:
+            await anyio.to_thread.run_sync(access.read)
+            there = stack.enter_context(tcp_listeners(listen))
+            server.address = f"{listen.rpartition(':')[0]}:{there[0].getsockname()[1]}"
+            server.listeners.append(Listener(name="tcp", sockets=there, limits=limits, access=access))
+        for each in server.listeners:
+            application = Application(
+                engine=engine,
+                server=server,
+                limiter=limiter,
+                timeout_seconds=timeout_seconds,
+                scraping=Scraping(engine=engine, target=target, address=lambda: server.address),
+                access=each.access,
+                body_seconds=limits.head_seconds,
+            )
+            local = each.name == "unix"
+            app = application.build(with_api=local or listen_api, with_capture=local)
+            await stack.enter_async_context(serving(app, each))
+        yield server
 
 
 @asynccontextmanager
-async def tcp_site(app: web.Application, listen: str, server: Server) -> AsyncIterator[None]:
-    """Serve over TCP while the block lasts, where an address is given."""
-    if not listen:
-        yield
-        return
-    host, _, port = listen.rpartition(":")
-    runner = await start_runner(app)
+async def serving(app: web.Application, listener: Listener) -> AsyncIterator[None]:
+    """Answer what comes in by a listener while the block lasts."""
+    runner = web.AppRunner(
+        app, handle_signals=False, shutdown_timeout=SHUTDOWN_SECONDS, handler_cancellation=True, **HTTP_OPTIONS
+    )
+    await runner.setup()
+    assert runner.server is not None
     try:
-        site = web.TCPSite(runner, host.strip("[]"), int(port))
-        try:
-            await site.start()
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {listen}: {error.strerror or error}; choose another with --listen HOST:PORT"
-            ) from error
-        bound = runner.addresses[0]
-        server.address = f"{host}:{bound[1]}"
-        yield
+        async with anyio.create_task_group() as group:
+            group.start_soon(listener.run, runner.server, HTTP_OPTIONS)
+            yield
+            group.cancel_scope.cancel()
     finally:
         with anyio.move_on_after(SHUTDOWN_ENDS_SECONDS, shield=True):
             await runner.cleanup()
-
-
-async def start_runner(app: web.Application) -> web.AppRunner:
-    """Prepare an application for its sites."""
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        logger=http_logger,
-        handle_signals=False,
-        shutdown_timeout=SHUTDOWN_SECONDS,
-        max_line_size=LARGEST_LINE_BYTES,
-        max_field_size=16 * 1024,
-        handler_cancellation=True,
-    )
-    await runner.setup()
-    return runner
 
 
 def response_of(reply: Reply) -> web.Response:
@@ -300,7 +346,7 @@ def response_of(reply: Reply) -> web.Response:
 
 def error_response(status: int, code: str, message: str, parameter: str | None = None) -> web.Response:
     """Build the one error shape."""
-    body = msgspec.json.encode(ErrorAnswer(ErrorBody(code=code, message=message, parameter=parameter)))
+    body = error_body(code, message, parameter)
     return web.Response(status=status, body=body, headers={"Content-Type": "application/json"})
 
 

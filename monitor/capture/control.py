@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from monitor.capture.profilers import ProfilerName
 from monitor.capture.settings import PROFILER_NAMES, STEP_MODES, read_modes
+from monitor.capture.snapshots import ProfilerName
 from monitor.errors import MonitorError
 from monitor.layout import ANSWER_FILE, REQUEST_FILE
 from monitor.spans import PythonProfileModes
@@ -162,7 +162,11 @@ def write_answer(base: Path, node: str, answer: dict[str, object]) -> None:
     path = base / ANSWER_FILE.format(node=node)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(json.dumps({"node": node, "pid": os.getpid(), "time": time.time(), **answer}))
+        beside.unlink(missing_ok=True)
+        # Others may be able to write to the folder: what they put there is not written through.
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(json.dumps({"node": node, "pid": os.getpid(), "time": time.time(), **answer}))
         beside.replace(path)
     except OSError as error:
         logger.warning("cannot answer a request to profile in %s: %s", path, error)

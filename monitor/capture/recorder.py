@@ -23,19 +23,18 @@ from monitor.capture.nodes import default_node
 from monitor.capture.overhead import OverheadBudget
 from monitor.capture.profilers import (
     SHARED_STACK,
-    ProfilerName,
-    Render,
     SpanProfiler,
     check_profiler,
     new_profiler,
-    renderer,
 )
 from monitor.capture.schedule import chooser
 from monitor.capture.settings import CaptureOptions, CaptureSettings, check_folder_name, settings_from
 from monitor.capture.sidecar import SpanFacts, with_sidecar
 from monitor.capture.signals import finish_on_term, forget_term
+from monitor.capture.snapshots import Pack, ProfilerName
 from monitor.capture.timers import TimerName
 from monitor.capture.writer import FLUSH_SECONDS, PendingSpan, SpanWriter
+from monitor.capture.writing_process import writing_process
 from monitor.layout import SpanKey, format_path
 from monitor.spans import Moment, PythonProfileModes, StepPhase
 
@@ -208,8 +207,7 @@ class Capture:
         deadline = time.monotonic() + FLUSH_SECONDS
         for writer in self._writers.values():
             writer.close(max(0.0, deadline - time.monotonic()))
-        if "pyinstrument" in self._writers:
-            renderer.close()
+        writing_process.close()
 
     def statistics(self) -> CaptureStatistics:
         """Count what was written and what was lost."""
@@ -332,9 +330,9 @@ class Capture:
             return
         reason = "another profiler was started inside it"
         before = perf_counter()
-        render: Render | None = None
+        pack: Pack | None = None
         try:
-            render = profiler.stop()
+            pack = profiler.stop()
         except Exception as error:  # noqa: BLE001  # as above
             reason = f"{type(error).__name__}: {error}"
         # Forgotten only now, so that after a KeyboardInterrupt the next transition stops it; and only if it is still
@@ -343,8 +341,8 @@ class Capture:
             self._profiler = None
         end = Moment(mode=mode, step=step, phase=phase, time_us=self._clock() * 1e6)
         self._profiler_seconds += perf_counter() - before
-        if render is not None:
-            span = PendingSpan(start=start, end=end, render=partial(with_sidecar, render, facts))
+        if pack is not None:
+            span = PendingSpan(start=start, end=end, pack=partial(with_sidecar, pack, facts))
             self._writer(facts.profiler).submit(span)
             return
         self._interrupted += 1
@@ -379,12 +377,15 @@ class Capture:
         writer = self._writers.get(profiler)
         if writer is None:
             self._node = self.node  # settled now, with all ranks known that will ever be
+            # Where threads share one profiled stack a thread of ours would falsify the very spans that it writes.
+            threaded = not (profiler == "cprofile" and SHARED_STACK)
             writer = self._writers[profiler] = SpanWriter(
                 self._base,
                 self._node_folder(profiler),
-                # Where threads share one profiled stack a thread of ours would falsify the very spans that it writes.
-                threaded=not (profiler == "cprofile" and SHARED_STACK),
+                threaded=threaded,
                 queue_spans=self.settings.queue_spans,
+                process=writing_process if threaded else None,
+                heavy=profiler == "pyinstrument",
             )
         return writer
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict, get_args
 
-from monitor.capture.profilers import ProfilerName
 from monitor.capture.schedule import Schedule
+from monitor.capture.snapshots import ProfilerName
 from monitor.capture.timers import TIMER_NAMES, TimerName
 from monitor.errors import ConfigError
 from monitor.spans import PythonProfileModes

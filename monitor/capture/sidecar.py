@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import monitor
 from monitor.capture.nodes import rank_and_world
-from monitor.capture.profilers import Files, ProfilerName, Render
+from monitor.capture.snapshots import Pack, Packed, ProfilerName
 from monitor.layout import SIDECAR_FILE
 
 FORMAT_VERSION = 1
@@ -54,10 +54,12 @@ class SpanFacts:
     overhead_ratio: float | None = None
 
 
-def with_sidecar(render: Render, facts: SpanFacts) -> Files:
-    """Render a span and add the sidecar file."""
+def with_sidecar(pack: Pack, facts: SpanFacts) -> Packed:
+    """Take a span apart and add the sidecar file."""
+    kind, values, ready = pack()
     # What else the text depends on: a fork has its own cache entries, ranks and libraries may come late.
-    return {**render(), SIDECAR_FILE: sidecar(facts, os.getpid(), rank_and_world(), len(sys.modules))}
+    text = sidecar(facts, os.getpid(), rank_and_world(), len(sys.modules))
+    return kind, values, {**ready, SIDECAR_FILE: text}
 
 
 @lru_cache(maxsize=16)

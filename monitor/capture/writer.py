@@ -1,26 +1,37 @@
-"""Writes span folders, whole or not at all, off the training thread. Owns the queue and the files; never raises into
-the training script, never makes it wait except in flush and close, and those with a deadline."""
+"""Has span folders written off the training thread, many at a time. Owns the queue and what became of each span; never
+raises into the training script, never makes it wait except in flush and close, and those with a deadline."""
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import queue
-import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
-from monitor.capture.profilers import Render
+from monitor.capture.folders import NodeFolder, size_of_folder
 from monitor.capture.settings import QUEUE_SPANS
-from monitor.spans import Moment, format_span_name, parse_span_name
+from monitor.capture.snapshots import Pack, files_of
+from monitor.capture.writing_process import Outcome, WritingProcess, message
+from monitor.spans import Moment, format_span_name
 
 logger = logging.getLogger("phasewatch.capture")
 
 FLUSH_SECONDS = 4.0
 """What close() and what the exit may each cost when the disk is stuck: `docker stop` kills 10 s after SIGTERM."""
+
+GATHER_SECONDS = 0.2
+"""How long a span may wait for others: each time that the thread wakes up, the training waits for its turn."""
+
+WORTH_A_PROCESS = 4
+"""So many spans in that time, or more, are not written by the thread: fewer take less than a hundredth of the time."""
+
+MOST_AT_ONCE = 32
+"""Spans that are sent to the process at once: as many are held twice, some 30 kB each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +39,21 @@ class PendingSpan:
     """A span that has been recorded and not written.
 
     Attributes:
-        render: makes the files; called once, on the thread that writes.
+        pack: takes it apart; called on the thread that writes, and once more where the process fails.
     """
 
     start: Moment
     end: Moment
-    render: Render
+    pack: Pack
+
+    @property
+    def name(self) -> str:
+        """Name its folder."""
+        return format_span_name(self.start, self.end)
+
+
+Work: TypeAlias = PendingSpan | Callable[[], object] | None
+"""A span, something small to do, or the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,27 +80,35 @@ class WriterStatistics:
 class SpanWriter:
     """Writes the spans of one node.
 
-    A span is written into a hidden folder inside the node folder and moved out of it whole. The hidden one holds span
-    folders, not data files: the original's reader, which takes any folder with a data file for a span, passes it over,
-    and the node folder's time stamp changes only when a span is there to be read.
-
     Args:
         base: made when the first span is written; not made again if it goes away, for it may be a mount.
         node_folder: the folder below it that gets the span folders.
         threaded: False writes in the calling thread.
-        queue_spans: how many spans may wait; beyond it they are dropped and counted.
+        queue_spans: how many spans may wait beside the one in hand; beyond it they are dropped and counted.
+        process: writes instead of the thread where spans come quickly.
+        heavy: whether a single span is worth the process, and waiting for its start.
     """
 
-    def __init__(self, base: Path, node_folder: Path, *, threaded: bool = True, queue_spans: int = QUEUE_SPANS) -> None:
-        self._base = base
+    def __init__(
+        self,
+        base: Path,
+        node_folder: Path,
+        *,
+        threaded: bool = True,
+        queue_spans: int = QUEUE_SPANS,
+        process: WritingProcess | None = None,
+        heavy: bool = False,
+    ) -> None:
         self.node_folder = node_folder
         # The process id keeps two jobs apart that were given the same node by mistake.
-        self._staging = node_folder / f".tmp-{os.getpid()}"
-        self._base_made = False
+        self._folder = NodeFolder(str(base), str(node_folder), f"{node_folder}/.tmp-{os.getpid()}")
         self._threaded = threaded
         self._limit = queue_spans
-        # SimpleQueue, because put() takes part of a microsecond; one producer, so the size check is exact enough.
-        self._queue: queue.SimpleQueue[PendingSpan | Callable[[], object] | None] = queue.SimpleQueue()
+        self._process = process
+        self._heavy = heavy
+        # SimpleQueue, because put() takes part of a microsecond, and a signal handler may interrupt it and put as well.
+        self._queue: queue.SimpleQueue[Work] = queue.SimpleQueue()
+        self._hurry: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
         # Each counter is changed by one thread only.
@@ -96,8 +124,8 @@ class SpanWriter:
             return
         if not self._threaded or not self._running():
             self._taken += 1
-            self._write(span)
-        elif self._queue.qsize() >= self._limit:
+            self._count([self._store(span, again=False)])
+        elif self._taken - self._written - self._failed > self._limit:
             self._dropped += 1
             if self._dropped == 1:
                 logger.warning(
@@ -109,13 +137,15 @@ class SpanWriter:
         else:
             self._taken += 1
             self._queue.put(span)
+            if self._queue.qsize() * 2 == self._limit:
+                self._hurry.put(None)
 
     def run_soon(self, work: Callable[[], object]) -> None:
         """Do some small work where spans are written; it must not raise."""
         if self._closed or not self._threaded or not self._running():
             work()
         else:
-            self._queue.put(work)
+            self._put_now(work)
 
     def flush(self, timeout_seconds: float = FLUSH_SECONDS) -> bool:
         """Wait until all that was submitted is written; False when the deadline passed first."""
@@ -125,7 +155,7 @@ class SpanWriter:
             self._thread.join(timeout_seconds)
             return not self._thread.is_alive()
         done = threading.Event()
-        self._queue.put(done.set)
+        self._put_now(done.set)
         return done.wait(timeout_seconds)
 
     def close(self, timeout_seconds: float = FLUSH_SECONDS) -> bool:
@@ -134,7 +164,7 @@ class SpanWriter:
             return True
         self._closed = True
         if self._thread is not None:
-            self._queue.put(None)
+            self._put_now(None)
             self._thread.join(timeout_seconds)
             if self._thread.is_alive():
                 logger.warning(
@@ -144,10 +174,7 @@ class SpanWriter:
                     timeout_seconds,
                 )
                 return False
-        try:
-            self._staging.rmdir()
-        except OSError:
-            logger.debug("%s stays", self._staging)
+        self._folder.close()
         return True
 
     def statistics(self) -> WriterStatistics:
@@ -174,79 +201,84 @@ class SpanWriter:
             self._thread = thread
         return True
 
-    def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            if isinstance(item, PendingSpan):
-                self._write(item)
-            else:
-                item()
+    def _put_now(self, work: Work) -> None:
+        """Have something done without waiting for more."""
+        self._queue.put(work)
+        self._hurry.put(None)
 
-    def _write(self, span: PendingSpan) -> None:
+    def _run(self) -> None:
+        ended = False
+        while not ended:
+            items = self._gather()
+            spans = [item for item in items if isinstance(item, PendingSpan)]
+            # Somebody who waits for few spans, such as the program's end, is not kept waiting for a process to start.
+            quick = len(spans) >= WORTH_A_PROCESS and len(spans) == len(items)
+            for start in range(0, len(spans), MOST_AT_ONCE):
+                self._write(spans[start : start + MOST_AT_ONCE], quick)
+            for item in items:
+                if item is None:
+                    ended = True
+                elif not isinstance(item, PendingSpan):
+                    item()
+
+    def _gather(self) -> list[Work]:
+        """Wait for something to do, and a little longer for more, unless there is hurry."""
+        items = [self._queue.get()]
+        with suppress(queue.Empty):
+            self._hurry.get(timeout=GATHER_SECONDS)
+        with suppress(queue.Empty):
+            while len(items) <= self._limit:
+                items.append(self._queue.get_nowait())
+        return items
+
+    def _write(self, spans: Sequence[PendingSpan], quick: bool) -> None:
+        process, again = self._process, False
+        if process is not None and (self._heavy or quick or process.started) and process.ready(wait=self._heavy):
+            if self._send(process, spans):
+                return
+            again = True
+            self._folder.clean()
+        self._count([self._store(span, again) for span in spans])
+
+    def _store(self, span: PendingSpan, again: bool) -> Outcome:
+        """Write a span here; or count what the process wrote before it was gone."""
         try:
-            size_bytes = self._store(span)
+            there = self._folder.size_of(span.name) if again else None
+            return self._folder.store(span.name, files_of(span.pack())) if there is None else there
         except Exception as error:  # noqa: BLE001  # whatever one span runs into, training and the next span go on
-            self._failed += 1
-            self._last_failure = f"{type(error).__name__}: {error}"
-            if self._failed == 1:
+            return f"{type(error).__name__}: {error}"
+
+    def _send(self, process: WritingProcess, spans: Sequence[PendingSpan]) -> bool:
+        """Have the process write; False where it is gone, and nothing has been counted."""
+        packed: list[bytes] = []
+        broken: list[Outcome] = []
+        for span in spans:
+            try:
+                packed.append(message(span.name, span.pack()))
+            except Exception as error:  # noqa: BLE001  # as above
+                broken.append(f"{type(error).__name__}: {error}")
+        outcomes = process.store(self._folder.place, packed)
+        if outcomes is None:
+            return False
+        self._count(outcomes + broken)
+        return True
+
+    def _count(self, outcomes: Sequence[Outcome]) -> None:
+        sizes = [outcome for outcome in outcomes if isinstance(outcome, int)]
+        failures = [outcome for outcome in outcomes if isinstance(outcome, str)]
+        if sizes:
+            self._folder.base_made = True
+            known = self._measured
+            self.folder_bytes = self.folder_bytes + sum(sizes) if known else size_of_folder(self.node_folder)
+            self._measured = True
+            self._written_bytes += sum(sizes)
+            self._written += len(sizes)
+        if failures:
+            self._last_failure = failures[-1]
+            if not self._failed:
                 logger.warning(
                     "cannot write a span to %s: %s. It is lost, later ones will be counted only",
                     self.node_folder,
-                    self._last_failure,
+                    failures[0],
                 )
-        else:
-            self._written += 1
-            self._written_bytes += size_bytes
-
-    def _store(self, span: PendingSpan) -> int:
-        name = format_span_name(span.start, span.end)
-        parse_span_name(name)  # a step of -1 or a clock that says NaN would make a folder that nobody can read
-        files = span.render()
-        staged = f"{self._staging}/{name}"
-        self._make(staged)
-        try:
-            for file, data in files.items():
-                write_file(f"{staged}/{file}", data)
-            os.rename(staged, f"{self.node_folder}/{name}")  # noqa: PTH104 - hot, and Path is slow
-        except OSError:
-            shutil.rmtree(staged, ignore_errors=True)
-            raise
-        size_bytes = sum(map(len, files.values()))
-        self.folder_bytes = self.folder_bytes + size_bytes if self._measured else size_of_folder(self.node_folder)
-        self._measured = True
-        return size_bytes
-
-    def _make(self, staged: str) -> None:
-        try:
-            os.mkdir(staged)  # noqa: PTH102 - hot, and Path is slow
-        except FileNotFoundError:
-            if not self._base_made:
-                self._base.mkdir(parents=True, exist_ok=True)
-            elif not self._base.is_dir():
-                raise FileNotFoundError(errno.ENOENT, "The base folder is gone", str(self._base)) from None
-            self._staging.mkdir(parents=True, exist_ok=True)
-            os.mkdir(staged)  # noqa: PTH102
-        self._base_made = True
-
-
-def write_file(path: str, data: bytes) -> None:
-    """Write a whole file."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-    finally:
-        os.close(descriptor)
-
-
-def size_of_folder(folder: Path) -> int:
-    """Add up the files of all span folders in bytes; what vanishes meanwhile or cannot be read counts nothing."""
-    size_bytes = 0
-    try:
-        for span in os.scandir(folder):
-            if span.is_dir(follow_symlinks=False):
-                with os.scandir(span.path) as files:
-                    size_bytes += sum(file.stat(follow_symlinks=False).st_size for file in files)
-    except OSError as error:
-        logger.debug("the size of %s is not known fully: %s", folder, error)
-    return size_bytes
+            self._failed += len(failures)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from monitor.capture.nodes import default_node
-from monitor.capture.profilers import Files, cprofile_files, pyinstrument_files
+from monitor.capture.snapshots import Files, files_of, pack_cprofile, pack_pyinstrument
 from monitor.compat.core import FRAMEWORK
 from monitor.compat.profiler_constants import (
     CONVERT_TO_MICROSECS,
@@ -184,7 +184,7 @@ class cProfilePythonProfiler(PythonProfiler):
         self._profile.disable()
 
     def _files(self) -> Files:
-        return cprofile_files(self._profile)
+        return files_of(pack_cprofile(self._profile))
 
 
 class cProfileDefaultPythonProfiler(cProfilePythonProfiler):
@@ -222,7 +222,7 @@ class PyinstrumentPythonProfiler(PythonProfiler):
 
     def _files(self) -> Files:
         session = None if self._profiler is None else self._profiler.last_session
-        return pyinstrument_files(session) if session is not None else {}
+        return files_of(pack_pyinstrument(session)) if session is not None else {}
 
 
 def moment(mode: PythonProfileModes, step: int | str, phase: StepPhase) -> Moment:

@@ -24,6 +24,7 @@ from botocore.parsers import ResponseParserError
 
 from monitor.errors import ConfigError, ReadError, RequestFailed
 from monitor.reading import FileData, Version
+from monitor.s3_url import without_password
 from monitor.settings import S3Settings
 from monitor.sources.s3_listing import ListedObject, ListPage
 
@@ -259,8 +260,9 @@ async def open_s3_client(settings: S3Settings, service: str = "s3") -> AsyncIter
         )
         client = await opening.__aenter__()
     except (botocore.exceptions.BotoCoreError, ValueError) as error:
+        told = without_password(str(error))
         raise ConfigError(
-            f"cannot open a client of {service}: {error}; check the source's profile and endpoint"
+            f"cannot open a client of {service}: {told}; check the source's profile and endpoint"
         ) from error
     try:
         yield S3Client(client)
@@ -288,7 +290,8 @@ async def translated(what: str, ask: Callable[[], Awaitable[AnswerT]]) -> Answer
         told = f"{found.get('Code', status)}: {found.get('Message', 'no message')}"
         raise RequestFailed(f"cannot {what}: {told}", kind=kind_of_code(str(found.get("Code")), status)) from error
     except (botocore.exceptions.BotoCoreError, ResponseParserError, aiohttp.ClientError, OSError) as error:
-        raise RequestFailed(f"cannot {what}: {error or type(error).__name__}", kind=kind_of_error(error)) from error
+        told = without_password(str(error)) or type(error).__name__  # it may name the endpoint
+        raise RequestFailed(f"cannot {what}: {told}", kind=kind_of_error(error)) from error
 
 
 def kind_of_code(code: str, status: int) -> str:

@@ -95,6 +95,7 @@ class Walker:
         self._wall = float("-inf")
         self._local: dict[int, bool] = {}
         self.available = False
+        self._was_there: tuple[int, int] | None = None
         self.spans_seen = self.ignored_names = self.refused_links = self.unreadable_folders = 0
         self.unreadable: dict[str, str] = {}
         self.listings = 0
@@ -190,15 +191,23 @@ class Walker:
 
     def _current_root(self) -> Folder | None:
         """Return the root, anew where the configured path leads elsewhere than before (a link that was switched)."""
-        real = os.path.realpath(self._given)
+        real, before = os.path.realpath(self._given), self.available
         self.available = os.path.isdir(real)  # noqa: PTH112 - Path.is_dir raises where a parent cannot be read
         if not self.available:
-            log_once(logger, f"absent:{real}", "%s is not there yet; waiting for it", real, level=logging.WARNING)
+            self._note_absence(before, real)
             self._root = None
             return None
         if self._root is None or self._root.path != real:
+            if not before and self._was_there is not None:
+                logger.warning("%s is there again; what is new in it is read", real)
             self._root = Folder(path=real, depth=0)
         return self._root
+
+    def _note_absence(self, before: bool, real: str) -> None:
+        if self._was_there is None:
+            log_once(logger, f"absent:{real}", "%s is not there yet; waiting for it", real, level=logging.WARNING)
+        elif before:
+            logger.warning("%s is gone; waiting for it to come back, what was stored stays", real)
 
     def _look(
         self, folder: Folder, now: float, visited: set[tuple[int, int]], *, watched: bool, everything: bool
@@ -249,6 +258,13 @@ class Walker:
             return False
         self._refused.discard(folder.path)
         folder.identity = identity
+        if folder is self._root:
+            if self._was_there not in (None, identity):
+                logger.warning(
+                    "%s is another folder than before (mounted, unmounted or replaced); what is new in it is read",
+                    folder.path,
+                )
+            self._was_there = identity
         return True
 
     def _list(self, folder: Folder, now: float) -> list[FileRef]:

@@ -16,7 +16,7 @@ import monitor
 from monitor.api.openapi import openapi_document
 from monitor.api.parameters import TREE_FORMATS
 from monitor.api.server import Server
-from tests.api.test_server import ANSWERS, SPAN_NAME, FakeEngine, ask, serving
+from tests.api.test_server import ANSWERS, SPAN_NAME, FakeEngine, ask, serving_for_a_fixture
 from tests.api.test_watch import watching
 
 DOCUMENT = openapi_document()
@@ -35,7 +35,7 @@ NAMES = {
 
 @pytest.fixture
 async def server(short_tmp_path: Path) -> AsyncIterator[Server]:
-    async with serving(FakeEngine(), short_tmp_path) as running:
+    async with serving_for_a_fixture(FakeEngine(), short_tmp_path) as running:
         yield running
 
 
@@ -97,7 +97,7 @@ def test_the_one_route_that_asks_something_of_jobs_is_described() -> None:
     assert path == "/v1/capture"
     operation = DOCUMENT["paths"][path]["post"]
     assert operation["summary"]
-    assert operation["responses"].keys() == {"200", "400", "403", "404", "413", "503"}
+    assert operation["responses"].keys() == {"200", "400", "401", "403", "404", "408", "413", "503"}
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
     assert DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]]["required"] == ["steps"]
 
@@ -107,7 +107,7 @@ def test_every_parameter_and_every_answer_is_described() -> None:
         assert methods.keys() == {"get"}
         operation = methods["get"]
         assert operation["summary"]
-        assert operation["responses"].keys() == {"200", "400", "404", "413", "503"}
+        assert operation["responses"].keys() == {"200", "400", "401", "403", "404", "413", "503"}
         for parameter in parameters(path):
             assert parameter["in"] == "query"
             assert parameter["description"].endswith("."), parameter

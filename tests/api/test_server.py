@@ -5,6 +5,7 @@ The other tests of the API and of the clients use this engine and this server to
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
@@ -235,18 +236,43 @@ async def serving(
     listen_api: bool = False,
     max_concurrent: int = 4,
     timeout_seconds: float = DEADLINE_SECONDS,
+    socket_mode: int = 0o660,
+    **more: Any,
 ) -> AsyncIterator[Server]:
     """Serve on FOLDER/s.sock."""
     async with open_server(
         engine,
         socket=folder / "s.sock",
-        socket_mode=0o660,
+        socket_mode=socket_mode,
         listen=listen,
         listen_api=listen_api,
         max_concurrent=max_concurrent,
         timeout_seconds=timeout_seconds,
+        **more,
     ) as server:
         yield server
+
+
+@asynccontextmanager
+async def serving_for_a_fixture(engine: Engine, folder: Path) -> AsyncIterator[Server]:
+    """Serve from a task of its own: the end of a fixture runs in another task than its beginning."""
+    running: list[Server] = []
+    ready, over = anyio.Event(), anyio.Event()
+
+    async def serve() -> None:
+        async with serving(engine, folder) as server:
+            running.append(server)
+            ready.set()
+            await over.wait()
+
+    task = asyncio.get_running_loop().create_task(serve())
+    with anyio.fail_after(DEADLINE_SECONDS):
+        await ready.wait()
+    try:
+        yield running[0]
+    finally:
+        over.set()
+        await task
 
 
 async def connect(where: Server | str) -> ByteStream:
@@ -301,7 +327,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 async def server(engine: FakeEngine, short_tmp_path: Path) -> AsyncIterator[Server]:
-    async with serving(engine, short_tmp_path) as running:
+    async with serving_for_a_fixture(engine, short_tmp_path) as running:
         yield running
 
 

@@ -24,6 +24,7 @@ from tests.api.test_server import (
     ask,
     connect,
     serving,
+    serving_for_a_fixture,
     span_row,
 )
 
@@ -88,7 +89,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 async def server(engine: FakeEngine, short_tmp_path: Path) -> AsyncIterator[Server]:
-    async with serving(engine, short_tmp_path) as running:
+    async with serving_for_a_fixture(engine, short_tmp_path) as running:
         yield running
 
 

@@ -1,7 +1,7 @@
 """Measures the daemon against its rivals and limits, and prints ratios of one run.
 
-    .cache/test/bin/python -m tests.benchmarks.measure [catch-up] [queries] [visible] [idle] [metrics] [bucket]
-        [bucket-visible]
+    .cache/test/bin/python -m tests.benchmarks.measure [catch-up] [queries] [visible] [idle] [metrics] [scrape]
+        [bucket] [bucket-visible]
 
 Without names it runs all of them, about ten minutes on two cores. Machines are shared and noisy: read the ratios.
 """
@@ -28,6 +28,7 @@ from monitor.client import Client
 from monitor.spans import format_span_name, parse_span_name
 from tests.benchmarks.bucket import measure_bucket
 from tests.benchmarks.bucket_visible import measure_bucket_visible
+from tests.benchmarks.scrape import measure_scrape
 from tests.integration.corpora import node_folder, write_span
 from tests.integration.daemons import daemon_child, stop
 
@@ -271,7 +272,9 @@ def measure_metrics(base: Path) -> None:
 
 
 def main(names: Sequence[str]) -> None:
-    wanted = names or ("catch-up", "metrics", "visible", "queries", "bucket", "bucket-visible")
+    wanted = names or ("catch-up", "metrics", "scrape", "visible", "queries", "bucket", "bucket-visible")
+    if "scrape" in wanted:
+        anyio.run(measure_scrape, say)
     if "bucket" in wanted:
         anyio.run(measure_bucket)
     if "bucket-visible" in wanted:

@@ -35,7 +35,7 @@ from tests.benchmarks.soak_clients import Clients
 from tests.benchmarks.soak_files import Writer, Written
 from tests.integration.corpora import node_folder, write_span
 from tests.integration.daemons import daemon_child, stop, wait_for_answer
-from tests.integration.test_recovery import assert_same
+from tests.integration.totals import assert_same
 
 ASKING = 3
 WRITING_SHARE = 0.8

@@ -208,3 +208,28 @@ def test_the_base_is_found_from_above_and_below(base: Path, tmp_path: Path) -> N
     node = base / "framework" / "pytorch" / "cprofile" / "0-a"
     node.mkdir(parents=True)
     assert find_base(node) == find_base(base) == find_base(tmp_path) == base
+
+
+def test_an_answer_is_not_written_through_a_link_that_somebody_left(
+    open_capture: Open, base: Path, tmp_path: Path
+) -> None:
+    capture = open_capture(every=0)
+    (tmp_path / "precious").write_text("as it was")
+    beside = base / f".phasewatch-answer-{capture.node}.json.{os.getpid()}"
+    beside.symlink_to(tmp_path / "precious")
+    write_request(base, Wish(steps=1))
+    (base / "phasewatch-trigger.json").chmod(0o666)
+    train(capture, 0, 3)
+    assert answer_of(capture, base)["state"] == "refused"
+    assert (tmp_path / "precious").read_text() == "as it was"
+
+
+@pytest.mark.parametrize("make", ["link", "pipe"])
+def test_an_answer_that_is_no_plain_file_in_the_folder_is_passed_over(base: Path, tmp_path: Path, make: str) -> None:
+    path = base / "phasewatch-answer-0-a.json"
+    if make == "link":
+        (tmp_path / "elsewhere").write_text(json.dumps({"id": "x"}))
+        path.symlink_to(tmp_path / "elsewhere")
+    else:
+        os.mkfifo(path)
+    assert read_answers(base, "x") == []

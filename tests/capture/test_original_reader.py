@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from monitor.capture.profilers import ProfilerName
+from monitor.capture.snapshots import ProfilerName
 from tests.capture.capture_on_disk import EVAL, ROOT, TRAIN, Open, seconds_in, spin
 
 

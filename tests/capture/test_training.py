@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import subprocess
@@ -149,7 +150,7 @@ def test_dataloader_workers_capture_themselves(tmp_path: Path) -> None:
             assert counted(folder, "manual_seed") == {}  # theirs ran, and before the first span
 
 
-def test_two_processes_are_two_nodes(tmp_path: Path) -> None:
+def test_two_processes_are_two_nodes_however_they_share_the_model(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = str(taken.getsockname()[1])
@@ -169,13 +170,16 @@ def test_two_processes_are_two_nodes(tmp_path: Path) -> None:
         for child in children:
             child.kill()
     host = socket.gethostname().replace("_", "-")
-    assert [json.loads(text.splitlines()[-1])["node"] for text in printed] == [f"0-{host}", f"1-{host}"]
-    for rank in range(2):
-        folder = tmp_path / f"framework/pytorch/cprofile/{rank}-{host}"
+    answers = [json.loads(text.splitlines()[-1]) for text in printed]
+    assert [answer["node"] for answer in answers] == [f"0-{host}", f"1-{host}"]
+    assert answers[0]["wrappers"] == ["ddp", "fully_shard", "fsdp"]
+    for wrapper, rank in itertools.product(answers[0]["wrappers"], range(2)):
+        folder = tmp_path / wrapper / f"framework/pytorch/cprofile/{rank}-{host}"
         assert counted(folder, "in_forward") == {forward("train", step): 3 for step in range(STEPS)}
+        assert counted(folder, "in_backward") == {backward("train", step): 5 for step in range(STEPS)}
         facts = json.loads((folder / spans(folder)[3].name / "phasewatch.json").read_text())
         assert (facts["rank"], facts["world_size"]) == (rank, 2)
-    theirs = ask_the_original(tmp_path / "framework/pytorch/cprofile")
+    theirs = ask_the_original(tmp_path / "fsdp/framework/pytorch/cprofile")
     assert sorted(theirs["nodes"]) == [f"0-{host}", f"1-{host}"]
 
 

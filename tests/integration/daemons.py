@@ -65,15 +65,17 @@ def daemon_child(
     *arguments: str,
     variables: Mapping[str, str] | None = None,
     program: Sequence[str] = ("-m", "monitor"),
+    python: Sequence[str] = (sys.executable,),
+    stderr: int = subprocess.PIPE,
 ) -> Iterator[tuple[subprocess.Popen[bytes], Client]]:
     """Run a daemon as a child process; it is killed at the end if it still runs.
 
     Args:
-        variables: more for its environment. program: what Python runs.
+        variables: more for its environment. program: what Python runs. python: what runs Python.
     """
     socket = folder / "s.sock"
     command = [
-        sys.executable,
+        *python,
         *program,
         "run",
         *([] if source is None else [str(source)]),
@@ -82,7 +84,7 @@ def daemon_child(
     ]
     command += ["--socket", str(socket), "--listen", "127.0.0.1:0", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **(variables or {})}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command, env=environment, stderr=stderr)
     try:
         client = Client(socket)
         wait_for_answer(process, client)

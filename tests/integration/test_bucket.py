@@ -16,7 +16,7 @@ from monitor.config import load_settings
 from monitor.settings import Settings
 from tests.integration.corpora import span_names, write_run
 from tests.integration.daemons import daemon_child, daemon_inside, settings_for, stop, until
-from tests.integration.test_recovery import assert_same, phases, whole_pass
+from tests.integration.totals import assert_same, phases, whole_pass
 from tests.sources.moto_server import MotoServer
 from tests.sources.test_s3_listing_cost import Run
 

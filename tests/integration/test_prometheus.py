@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -12,13 +13,15 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import bcrypt
 import pytest
+import trustme
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.client import Client
@@ -60,13 +63,16 @@ def free_port() -> int:
 
 
 @contextmanager
-def prometheus(folder: Path, target: str, rule_files: Sequence[Path] = ()) -> Iterator[str]:
-    """Run Prometheus on one target; gives its address."""
+def prometheus(
+    folder: Path, target: str, rule_files: Sequence[Path] = (), scrape: Mapping[str, Any] | None = None
+) -> Iterator[str]:
+    """Run Prometheus on one target, or as a scrape configuration says; gives its address."""
     folder.mkdir()
+    scrape = scrape or {"job_name": "phasewatch", "static_configs": [{"targets": [target]}]}
     config = {
         "global": {"scrape_interval": "200ms"},
         "rule_files": [str(file) for file in rule_files],
-        "scrape_configs": [{"job_name": "phasewatch", "static_configs": [{"targets": [target]}]}],
+        "scrape_configs": [scrape],
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))
     address = f"127.0.0.1:{free_port()}"
@@ -234,3 +240,41 @@ def test_rules_may_change_at_a_reload_and_at_a_restart_and_no_series_falls(
 def test_the_scrape_example_is_valid() -> None:
     example = Path(__file__).parents[2] / "config" / "prometheus" / "prometheus.yml"
     subprocess.run([program("promtool"), "check", "config", str(example)], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("way", ["token", "password"])
+def test_prometheus_comes_in_over_tls_with_a_token_or_a_password(
+    data_dir: Path, tmp_path: Path, short_tmp_path: Path, way: str
+) -> None:
+    source = tmp_path / "profiles"
+    data = (data_dir / "formats" / "cpython-3.12" / "python_stats").read_bytes()
+    write_span(node_folder(source, "0-a"), next(iter(span_names(1))), data)
+    ca = trustme.CA()
+    certificate = ca.issue_cert("localhost")
+    certificate.private_key_pem.write_to_path(tmp_path / "tls.key")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "tls.crt")
+    ca.cert_pem.write_to_path(tmp_path / "ca.crt")
+    (tmp_path / "secret").write_text("open sesame\n")
+    hashed = bcrypt.hashpw(b"open sesame", bcrypt.gensalt(5)).decode()
+    toolkit = f"tls_server_config: {{cert_file: tls.crt, key_file: tls.key}}\nbasic_auth_users: {{ann: {hashed}}}\n"
+    web = tmp_path / "web.yml"
+    web.write_text(toolkit)
+    subprocess.run([program("promtool"), "check", "web-config", web], check=True, capture_output=True)
+    web.write_text(f"{toolkit}bearer_tokens: {{prometheus: {hashlib.sha256(b'open sesame').hexdigest()}}}\n")
+    secret = str(tmp_path / "secret")
+    scrape: dict[str, object] = {
+        "job_name": "phasewatch",
+        "scheme": "https",
+        "tls_config": {"ca_file": str(tmp_path / "ca.crt"), "server_name": "localhost"},
+    }
+    scrape |= {
+        "token": {"authorization": {"credentials_file": secret}},
+        "password": {"basic_auth": {"username": "ann", "password_file": secret}},
+    }[way]
+    with daemon_child(short_tmp_path, source, "--web-config-file", str(web)) as (_, client):
+        wait_for_page(client, "phasewatch_profiles_total{")
+        scrape["static_configs"] = [{"targets": [client.status()["address"]]}]
+        with prometheus(tmp_path / "prometheus", client.status()["address"], scrape=scrape) as address:
+            until_value(address, "sum(phasewatch_profiles_total)", 1)
+            refused = client.status()["queries"]["refused"]
+            assert refused == {"malformed": 0}

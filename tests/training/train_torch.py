@@ -9,6 +9,7 @@ import copy
 import io
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -205,18 +206,28 @@ def sampled(base: str) -> dict[str, Any]:
 
 
 def distributed(base: str) -> dict[str, Any]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
     torch.distributed.init_process_group("gloo")
-    _, _, inputs = made()
-    network = DistributedDataParallel(Network())
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
-    capture = attach(network, optimizer, base=base, overhead_share=0)
-    for _ in range(STEPS):
-        step(network, optimizer, inputs)
-    capture.close()
+    mesh = init_device_mesh("cpu", (2,))
+    wrappers: dict[str, Callable[[Network], Any]] = {
+        "ddp": DistributedDataParallel,
+        "fully_shard": lambda network: fully_shard(network, mesh=mesh),
+        "fsdp": lambda network: FullyShardedDataParallel(network, device_id=torch.device("cpu")),
+    }
+    for name, wrap in wrappers.items():
+        _, _, inputs = made()
+        network = wrap(Network())
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+        capture = attach(network, optimizer, base=f"{base}/{name}", overhead_share=0)
+        for _ in range(STEPS):
+            step(network, optimizer, inputs)
+        capture.close()
+        capture.finish()
     torch.distributed.destroy_process_group()
-    return {"node": capture.node}
+    return {"node": capture.node, "wrappers": list(wrappers)}
 
 
 if __name__ == "__main__":
