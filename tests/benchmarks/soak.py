@@ -34,11 +34,13 @@ from tests.benchmarks.measure import quantile, say
 from tests.benchmarks.soak_clients import Clients
 from tests.benchmarks.soak_files import Writer, Written
 from tests.integration.corpora import node_folder, write_span
-from tests.integration.daemons import daemon_child, stop
+from tests.integration.daemons import daemon_child, stop, wait_for_answer
 from tests.integration.totals import assert_same
 
 ASKING = 3
 WRITING_SHARE = 0.8
+EARLY_SHARE = 0.15
+LIVES_SECONDS = (2.0, 8.0)
 SETTLE_SECONDS = 180.0
 SETTINGS = {"PHASEWATCH_INGEST_BROKEN_AFTER_SECONDS": "2", "PHASEWATCH_INGEST_RECHECK_SECONDS": "2"}
 KILLED_WITH = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)
@@ -78,6 +80,7 @@ class Soak:
     folder: Path
     chance: random.Random
     kills: Counter[str] = field(default_factory=Counter)
+    starts: list[float] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
     @property
@@ -85,14 +88,20 @@ class Soak:
         """Where profiles are written."""
         return self.folder / "profiles"
 
-    def live(self, seconds: float, log: Path) -> None:
-        """Run a daemon for a while and kill it; it may not even have come up by then."""
+    def live(self, log: Path) -> None:
+        """Run a daemon and kill it: some seconds after it first answered, or now and then before it is up."""
         command = [sys.executable, "-m", "monitor", "run", str(self.base), "--state-dir", str(self.folder / "state")]
         command += ["--socket", str(self.folder / "s.sock"), "--listen", ""]
         number = self.chance.choice(KILLED_WITH)
         with log.open("ab") as out:
             process = subprocess.Popen(command, env={**os.environ, **SETTINGS}, stderr=out)
-            time.sleep(seconds)
+            if self.chance.random() < EARLY_SHARE:
+                time.sleep(self.chance.uniform(0.2, 1.0))
+            else:
+                started = time.monotonic()
+                wait_for_answer(process, Client(self.folder / "s.sock"))
+                self.starts.append(time.monotonic() - started)
+                time.sleep(self.chance.uniform(*LIVES_SECONDS))
             children = self.children_of(process)
             if process.poll() is not None:
                 self.faults.append(f"the daemon ended by itself with code {process.returncode}")
@@ -208,6 +217,8 @@ def quiet(soak: Soak, writer: Writer, writing: threading.Thread, seconds: float,
         aside = sum(client.status()["ingest"]["set_aside"].values())
         broken = sum(span.fate == "broken" for span in writer.all)
         say(f"  {aside} files are set aside; {broken} were left broken")
+        if aside != broken:
+            soak.faults.append("not every broken file is set aside")
         hush()
         stored = listed(client)
         mine = settled_totals(client, len(stored), ("cprofile", "pyinstrument"), process)
@@ -255,9 +266,12 @@ def run(soak: Soak, seconds: float) -> None:
         thread.start()
     try:
         while time.monotonic() - started < seconds * WRITING_SHARE:
-            soak.live(soak.chance.uniform(0.2, 1.0) if soak.chance.random() < 0.15 else soak.chance.uniform(2, 8), log)
+            soak.live(log)
         writer.stop()
         say(f"after {(time.monotonic() - started) / 60:.1f} minutes: {dict(soak.kills)}; files: {dict(writer.counts)}")
+        say(
+            f"  from start to first answer: median {quantile(soak.starts, 0.5):.1f} s, longest {max(soak.starts):.1f} s"
+        )
         quiet(soak, writer, writing, seconds * (1 - WRITING_SHARE), hush)
     finally:
         writer.stop()
