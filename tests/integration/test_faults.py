@@ -157,11 +157,12 @@ def test_a_store_cut_anywhere_opens_with_whole_batches_or_is_known_to_be_damaged
                 index = load_index(store)
                 spans = len(index.spans)
                 assert spans == index.next_number <= PROFILES
+                assert kind == "killed" or spans == PROFILES  # nothing lay where the file was cut
                 assert len(set(store.read_rows(0, PROFILES).span.tolist())) == spans
                 verdicts.add("whole")
         except StoreDamaged:
             verdicts.add("damaged")
-    assert verdicts == {verdict}
+    assert {verdict} <= verdicts <= {verdict, "whole"}
 
 
 @pytest.mark.parametrize(
