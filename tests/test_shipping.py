@@ -15,7 +15,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from monitor import reading
 from monitor.config import load_settings
+from monitor.reading import LocalFile
 from monitor.s3_url import S3Url
 from monitor.shipping import Found, Shipper, delete_unchanged, read_unchanged, shipper_beside
 from monitor.sources.local import LocalSource
@@ -151,13 +153,13 @@ async def test_what_cannot_be_read_is_counted_and_read_later(
     write_run(tmp_path, data_dir / "formats", nodes=1, steps=1)
     files = files_below(tmp_path)
 
-    def refuse(path: Path) -> bytes:
-        raise PermissionError(13, "Permission denied", str(path))
+    def refuse(file: LocalFile) -> int:
+        raise PermissionError(13, "Permission denied", file.path)
 
     async with open_endpoint() as endpoint, open_s3_client(endpoint.settings) as client:
         shipper = shipper_of(tmp_path, client)
         with monkeypatch.context() as patch:
-            patch.setattr(Path, "read_bytes", refuse)  # root, who runs the tests in CI, may read everything
+            patch.setattr(reading, "open_inside", refuse)  # root, who runs the tests in CI, may read everything
             await shipper.ship()
         assert (shipper.statistics().read_failures, shipper.statistics().uploaded) == (len(files), 0)
         await shipper.ship_all()

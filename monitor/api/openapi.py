@@ -108,9 +108,10 @@ def retry_operation(by_struct: dict[Any, Any], error: dict[str, Any]) -> dict[st
             "200": {
                 "description": "How many are read again.",
                 "content": {"application/json": {"schema": by_struct[RetryAnswer]}},
-            }
-        }
-        | errors(error),
+            },
+            **errors(error),
+            "408": {"description": "The body took too long to arrive.", "content": error},
+        },
     }
 
 

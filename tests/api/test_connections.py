@@ -118,7 +118,7 @@ async def test_an_answer_that_nobody_reads_ends_its_connection(
         async with await connect(where(server, kind)) as stream:
             await stream.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
             await until(lambda: server.statistics().dropped.get((kind, "stalled")) == 1)
-            assert server.statistics().connections[kind] == 0
+            await until(lambda: server.statistics().connections[kind] == 0)
             assert len(await rest(stream)) < len(engine.page)
 
 

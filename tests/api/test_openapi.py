@@ -114,7 +114,7 @@ async def test_a_probe_answers_as_described(server: Server, path: str) -> None:
 def test_the_route_that_reads_files_again_is_described() -> None:
     assert DOCUMENT["paths"].keys() == {*PATHS, *ASKING, *PROBES}
     operation = DOCUMENT["paths"]["/v1/retry"]["post"]
-    assert operation["responses"].keys() == {"200", "400", "404", "413", "503"}
+    assert operation["responses"].keys() == {"200", "400", "401", "403", "404", "408", "413", "503"}
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
     assert DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]]["properties"].keys() == {
         "jobs",

@@ -86,7 +86,7 @@ async def test_the_openapi_document_is_valid_and_complete(tmp_path: Path, short_
     async with daemon_inside(settings_for(short_tmp_path, tmp_path)) as (_, client):
         document = json.loads((await client.raw("/v1/openapi.json"))[1])
     validate(document)
-    assert len(document["paths"]) == 14
+    assert {"/v1/status", "/v1/capture", "/v1/retry", "/healthz", "/readyz"} < document["paths"].keys()
     step = document["paths"]["/v1/stats/step"]["get"]["parameters"]
     assert [parameter["name"] for parameter in step if parameter["required"]] == ["start"]
     modes = document["paths"]["/v1/stats/modes"]["get"]["parameters"]

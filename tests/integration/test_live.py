@@ -196,8 +196,8 @@ def test_a_second_daemon_on_one_state_folder_is_refused_and_told_what_to_do(
         command += ["--state-dir", str(short_tmp_path / "state"), "--socket", str(short_tmp_path / "other.sock")]
         second = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
         assert second.returncode == 3
-        assert f"PID {first.pid}" in second.stderr
-        assert "choose another --state-dir" in second.stderr
+        assert f"(pid {first.pid})" in second.stderr
+        assert "choose another with --state-dir" in second.stderr
 
 
 async def test_a_live_socket_is_refused(tmp_path: Path, short_tmp_path: Path) -> None:
